@@ -14,16 +14,19 @@ if TYPE_CHECKING:
     from agent.loop import Host
     from agent.messages import Message, ToolCall, ToolResult
     from agent.models.model import Model
-    from agent.models.openai_model import OpenAIModel, Prices
+    from agent.models.openai_model import OpenAIModel
+    from agent.models.prices import Prices
     from agent.models.scripted_model import Call, Fault, ScriptedModel, Turn
+    from agent.models.settings import Connection, RequestSettings
     from agent.state import AgentState, ToolExecution
     from agent.tool_call import Slot
     from agent.tools.tool import Capability, Tool, ToolContext, tool
 
 # Literal, for type checkers; a test compares it with the table.
-__all__ = ["Agent", "AgentError", "AgentState", "Call", "Capability", "Event", "Fault", "Hook", "Host", "Matcher"]
-__all__ += ["Message", "Model", "ModelError", "OpenAIModel", "Prices", "ScriptedModel", "Slot", "Tool", "ToolCall"]
-__all__ += ["ToolContext", "ToolExecution", "ToolResult", "Turn", "stream", "tool", "tool_glob", "tool_name"]
+__all__ = ["Agent", "AgentError", "AgentState", "Call", "Capability", "Connection", "Event", "Fault", "Hook", "Host"]
+__all__ += ["Matcher", "Message", "Model", "ModelError", "OpenAIModel", "Prices", "RequestSettings", "ScriptedModel"]
+__all__ += ["Slot", "Tool", "ToolCall", "ToolContext", "ToolExecution", "ToolResult", "Turn", "stream", "tool"]
+__all__ += ["tool_glob", "tool_name"]
 
 _MODULES = {
     "agent": ("Agent", "stream"),
@@ -33,8 +36,10 @@ _MODULES = {
     "loop": ("Host",),
     "messages": ("Message", "ToolCall", "ToolResult"),
     "models.model": ("Model",),
-    "models.openai_model": ("OpenAIModel", "Prices"),
+    "models.openai_model": ("OpenAIModel",),
+    "models.prices": ("Prices",),
     "models.scripted_model": ("Call", "Fault", "ScriptedModel", "Turn"),
+    "models.settings": ("Connection", "RequestSettings"),
     "state": ("AgentState", "ToolExecution"),
     "tool_call": ("Slot",),
     "tools.tool": ("Capability", "Tool", "ToolContext", "tool"),

@@ -34,7 +34,12 @@ class ModelUnavailable(ModelError):
 
 
 class ModelRefused(ModelError):
-    """The endpoint understood the request and refused it (400, 401, 403, 404 and the like): retrying does not help."""
+    """The endpoint understood the request and refused it (400, 401, 403, 404 and the like): retrying does not help.
+
+    `unsupported_parameter` is the request's parameter that the endpoint does not take, if it says so.
+    """
+
+    unsupported_parameter: str | None = None
 
 
 class ContextLengthExceeded(ModelRefused):

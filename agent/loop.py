@@ -274,7 +274,8 @@ class Run:
         agent, current = self.agent, self.state.current
         now, new_id, step = self.host.clock, self.host.new_call_id, self.state.steps
         inference = Inference(agent.hooks, agent.model, self.events, now, new_id, step)
-        request = InferenceRequest(current.system_prompt, current.input_messages, current.tools)
+        asked = (current.system_prompt, current.input_messages, current.tools, current.output_schema)
+        request = InferenceRequest(*asked, thread=self.state.thread)
         try:
             async with TimeLeft(self._left_s()):
                 response = await inference.run(request, self.cancellation)

@@ -13,6 +13,7 @@ of a capability begin with its name and a dot; keys without a dot belong to the 
 from __future__ import annotations
 
 import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, Generic, Self, cast
@@ -159,6 +160,7 @@ class CurrentExecution(Copied):
     input_messages: tuple[Message, ...] = ()
     system_prompt: str = ""
     tools: tuple[ToolSpec, ...] = ()
+    output_schema: Mapping[str, JsonValue] | None = None
     response: ModelResponse | None = None
     tool_executions: tuple[ToolExecution, ...] = ()
     tool_index: int | None = None
@@ -321,6 +323,10 @@ class AgentState(Value, Generic[Output]):  # large: one method per change that a
 
     def with_tools(self, tools: tuple[ToolSpec, ...]) -> Self:
         return self.with_current(tools=tools)
+
+    def with_output_schema(self, schema: Mapping[str, JsonValue]) -> Self:
+        """Name the JSON Schema that the final answer must fit, for endpoints that can make it fit."""
+        return self.with_current(output_schema=schema)
 
     def with_response(self, response: ModelResponse) -> Self:
         return self.with_current(response=response)

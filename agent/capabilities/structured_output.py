@@ -49,7 +49,7 @@ class StructuredOutput(Hook):
         return _without_value(state)  # of an earlier run of the thread
 
     async def before_inference(self, state: AgentState) -> AgentState:
-        return state.with_section(self._instruction)
+        return state.with_section(self._instruction).with_output_schema(self._schema)
 
     async def after_step(self, state: AgentState) -> AgentState:
         answer = state.current.final_answer

@@ -7,10 +7,12 @@ them in itself: the call's context is for that (agent.tool_call).
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Literal, Protocol, get_args
+
+from pydantic import JsonValue
 
 from agent.filesystem import OutputStream
 from agent.messages import Message, ToolResult, ToolSpec
@@ -67,11 +69,16 @@ def _called(state: AgentState) -> str | None:
 
 @dataclass(frozen=True)
 class InferenceRequest:
-    """What the model is asked; a new field breaks no ring."""
+    """What the model is asked; a new field breaks no ring.
+
+    `output_schema` is the JSON Schema that the final answer must fit, `thread` the thread's id, for prompt caches.
+    """
 
     system_prompt: str
     messages: tuple[Message, ...]
     tools: tuple[ToolSpec, ...]
+    output_schema: Mapping[str, JsonValue] | None = None
+    thread: str = ""
 
 
 NextInference = Callable[[InferenceRequest], Awaitable[ModelResponse]]

@@ -3,6 +3,7 @@
 Endpoints are untrusted: any part of an answer may be missing, of the wrong type, or endless.
 """
 
+import hashlib
 import json
 import re
 import uuid
@@ -15,9 +16,11 @@ from agent.hooks.hook import InferenceRequest
 from agent.messages import Message, ToolCall, Usage
 from agent.models.endpoint_errors import UnusableAnswer, plain
 from agent.models.model import CHARS_PER_TOKEN
+from agent.models.settings import RequestSettings, ResponseFormat
 from agent.tools.intake import ArgumentReader, values_in
 
 _LIMIT_VALUES = 100_000
+_USUAL = RequestSettings()
 
 
 def parsed(text: str) -> Any:
@@ -30,16 +33,65 @@ def parsed(text: str) -> Any:
         raise UnusableAnswer(f"an answer that is not JSON: {plain(text[:500])!r}") from error
 
 
-def request_body(model: str, request: InferenceRequest) -> dict[str, Any]:
-    """Return the request with the model's name, the messages and the tools."""
+def request_body(model: str, request: InferenceRequest, settings: RequestSettings = _USUAL) -> dict[str, Any]:
+    """Return the request: equal requests have equal bytes, and a longer thread begins with those of a shorter one."""
     messages = [_message(message) for message in request.messages]
     if request.system_prompt:
         messages.insert(0, {"role": "system", "content": request.system_prompt})
-    body: dict[str, Any] = {"model": model, "messages": messages}
+    if settings.prompt_cache == "cache_control":
+        _mark_cacheable(messages)
+    body: dict[str, Any] = {"model": model, "messages": messages, **_asked(request, settings)}
     shown = [{name: getattr(tool, name) for name in ("name", "description", "parameters")} for tool in request.tools]
     if shown:
         body["tools"] = [{"type": "function", "function": tool} for tool in shown]
-    return body
+    return {**body, **settings.extra}
+
+
+def _asked(request: InferenceRequest, settings: RequestSettings) -> dict[str, Any]:
+    choice = settings.tool_choice
+    named = choice in (None, "auto", "none", "required")
+    bounded = {"max_tokens", "max_completion_tokens"} & settings.extra.keys()
+    asked: dict[str, Any] = {
+        "temperature": settings.temperature,
+        "top_p": settings.top_p,
+        "seed": settings.seed,
+        "stop": [*settings.stop] or None,
+        "reasoning_effort": settings.reasoning_effort,
+        settings.max_tokens_name or "max_tokens": None if bounded else settings.max_output_tokens,
+        "response_format": _response_format(settings.response_format, request.output_schema),
+        "prompt_cache_key": _cache_key(request.thread) if settings.prompt_cache == "prompt_cache_key" else None,
+    }
+    if request.tools:  # endpoints refuse these without tools
+        asked["tool_choice"] = choice if named else {"type": "function", "function": {"name": choice}}
+        asked["parallel_tool_calls"] = settings.parallel_tool_calls
+    return {name: value for name, value in asked.items() if value is not None}
+
+
+def _cache_key(thread: str) -> str | None:
+    # A digest, because endpoints limit its length, and a thread's id is nothing to them.
+    return hashlib.sha256(thread.encode()).hexdigest()[:32] if thread else None
+
+
+def _response_format(kind: ResponseFormat | None, schema: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    if kind is None or schema is None:
+        return None
+    named = {"json_schema": {"name": "answer", "schema": schema}} if kind == "json_schema" else {}
+    return {"type": kind, **named}
+
+
+def _mark_cacheable(messages: list[dict[str, Any]]) -> None:
+    """Ask for a cache of the prefixes that end with the system prompt and with the last two messages to the model.
+
+    Anthropic's models look for the longest marked prefix that they know, so the last but one is what the request before
+    this one marked last.
+    """
+    spoken = [message for message in messages if message["role"] != "assistant"]
+    for message in messages:
+        if message["content"]:  # all of them, so that a message has the same bytes once it is no longer marked
+            message["content"] = [{"type": "text", "text": message["content"]}]
+    for message in {id(message): message for message in (*spoken[:1], *spoken[-2:])}.values():
+        if message["content"]:
+            message["content"][-1]["cache_control"] = {"type": "ephemeral"}
 
 
 def _message(message: Message) -> dict[str, Any]:

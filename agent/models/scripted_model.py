@@ -210,7 +210,8 @@ class ScriptedModel(Script):
         gathered = Gathered()
         on_delta(gathered.add(answer.completion()))
         usage = usage_of(gathered.usage, body, gathered.written_chars)
-        return ModelResponse(message=gathered.message(), finish_reason=gathered.finish_reason, usage=usage)
+        message, reason = gathered.message(), gathered.finish_reason
+        return ModelResponse(message=message, finish_reason=reason, usage=usage, model=self.name)
 
     def _error(self, fault: Fault) -> Exception:
         if fault.kind == "drop":

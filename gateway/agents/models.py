@@ -29,23 +29,51 @@ log = structlog.get_logger(__name__)
 _DRIVER = "agent.models.openai_model"
 
 
+class ModelSlots:
+    """How many requests each model takes at once, of all tenants of this process."""
+
+    def __init__(self) -> None:
+        self._slots: dict[tuple[str | None, str], asyncio.Semaphore] = {}
+
+    def of(self, settings: ModelSettings) -> asyncio.Semaphore | None:
+        """Return the slots of a model with a limit; the first tenant's limit holds until the gateway restarts."""
+        if settings.concurrent_requests is None:
+            return None
+        named = (settings.resolved_base_url(), settings.resolved_name())
+        return self._slots.setdefault(named, asyncio.Semaphore(settings.concurrent_requests))
+
+
 class Models:
     """Opens models by their settings."""
 
-    def __init__(self, requests_limit: int = CONCURRENT_INFERENCES, telemetry: Telemetry | None = None) -> None:
+    def __init__(
+        self,
+        requests_limit: int = CONCURRENT_INFERENCES,
+        telemetry: Telemetry | None = None,
+        slots: ModelSlots | None = None,
+    ) -> None:
         self._telemetry = telemetry
-        self._requests_limit = requests_limit
-        self._slots = asyncio.Semaphore(requests_limit)
-        self._opened: dict[ModelSettings, _Endpoint] = {}
+        self._of_tenant = _Slots(
+            asyncio.Semaphore(requests_limit),
+            f"this tenant has as many inferences under way as it may (concurrent_inferences: {requests_limit})",
+        )
+        self._slots = slots or ModelSlots()
+        self._opened: dict[str, _Endpoint] = {}
 
     def of(self, settings: ModelSettings) -> Model:
         """Return the model, not connected yet; Misconfigured if the environment has no key for it."""
-        if settings not in self._opened:
-            self._opened[settings] = _Endpoint(settings)
-        model: Model = self._opened[settings]
+        same = settings.model_dump_json()
+        if same not in self._opened:
+            self._opened[same] = _Endpoint(settings)
+        model: Model = self._opened[same]
         if self._telemetry is not None and self._telemetry.on:
             model = ObservedModel(model, self._telemetry, settings.resolved_base_url())
-        return _LimitedModel(model, self._slots, self._requests_limit)
+        of_model = self._slots.of(settings)
+        if of_model is not None:
+            limit = f"concurrent_requests: {settings.concurrent_requests}"
+            reason = f"the model has as many requests under way as it takes ({limit})"
+            return _LimitedModel(model, (self._of_tenant, _Slots(of_model, reason)))
+        return _LimitedModel(model, (self._of_tenant,))
 
     async def close(self) -> None:
         for closed in await asyncio.gather(*(model.close() for model in self._opened.values()), return_exceptions=True):
@@ -54,10 +82,19 @@ class Models:
 
 
 @dataclass(frozen=True)
-class _LimitedModel:
-    model: Model
+class _Slots:
+    """A limit on requests; `reason` is why one waits."""
+
     slots: asyncio.Semaphore
-    limit: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class _LimitedModel:
+    """A model whose requests take a slot of each limit in turn: the tenant's first, so that it holds up no other."""
+
+    model: Model
+    limits: tuple[_Slots, ...]
     on_wait: OnWait | None = None
 
     @property
@@ -68,13 +105,12 @@ class _LimitedModel:
         return replace(self, on_wait=on_wait)
 
     async def infer(self, request: InferenceRequest, on_delta: OnDelta) -> ModelResponse:
-        reason = f"this tenant has as many inferences under way as it may (concurrent_inferences: {self.limit})"
-        with self.on_wait(reason) if self.on_wait and self.slots.locked() else contextlib.nullcontext():
-            await self.slots.acquire()
-        try:
+        async with contextlib.AsyncExitStack() as held:
+            for limit in self.limits:
+                with self.on_wait(limit.reason) if self.on_wait and limit.slots.locked() else contextlib.nullcontext():
+                    await limit.slots.acquire()
+                held.callback(limit.slots.release)
             return await self.model.infer(request, on_delta)
-        finally:
-            self.slots.release()
 
 
 class _Endpoint:
@@ -83,6 +119,7 @@ class _Endpoint:
     def __init__(self, settings: ModelSettings) -> None:
         self._settings = settings
         self._api_key = settings.resolved_api_key()
+        self._connection = settings.connection()
         self._opened: OpenAIModel | None = None
 
     @property
@@ -96,14 +133,18 @@ class _Endpoint:
         return await self._opened.infer(request, on_delta)
 
     def _open(self) -> OpenAIModel:
-        from agent.models.openai_model import OpenAIModel, Prices  # noqa: PLC0415 - see _DRIVER
+        from agent.models.openai_model import OpenAIModel  # noqa: PLC0415 - see _DRIVER
 
-        asked, prices = self._settings, None
-        if asked.input_usd_per_mtok is not None and asked.output_usd_per_mtok is not None:
-            prices = Prices(asked.input_usd_per_mtok, asked.output_usd_per_mtok)
-        same = asked.model_dump(include={"stream", "timeout_s", "answer_timeout_s", "max_output_tokens"})
-        base_url = asked.resolved_base_url()
-        return OpenAIModel(asked.resolved_name(), base_url=base_url, api_key=self._api_key, prices=prices, **same)
+        asked = self._settings
+        return OpenAIModel(
+            asked.resolved_name(),
+            base_url=asked.resolved_base_url(),
+            api_key=self._api_key,
+            stream=asked.stream,
+            settings=asked.request_settings(),
+            connection=self._connection,
+            prices=asked.prices(),
+        )
 
     async def close(self) -> None:
         if self._opened is not None:

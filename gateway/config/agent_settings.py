@@ -208,7 +208,7 @@ class AgentSettings(Section):
     def models(self, tenants: ModelSettings, name: str = "default") -> Iterator[ModelSettings]:
         """Yield the settings of each model that the agent `name` uses, its own first; `tenants` is its tenant's model.
 
-        Raises Misconfigured, naming the model, if the environment lacks its API key.
+        Raises Misconfigured, naming the model, if the environment lacks its API key, or a file cannot be used.
         """
         used = {f"the model of agent {name}": self.model or tenants}
         subagents = self.capabilities.subagents
@@ -217,4 +217,5 @@ class AgentSettings(Section):
                 used[f"the model of subagent {subagent} of agent {name}"] = definition.model
         for whose, model in used.items():
             model.resolved_api_key(whose)
+            model.connection(whose)
             yield model

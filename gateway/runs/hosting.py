@@ -22,7 +22,7 @@ from agent.loop import Host
 from agent.messages import Message
 from agent.state import AgentState
 from gateway.agents import agents
-from gateway.agents.models import Models
+from gateway.agents.models import Models, ModelSlots
 from gateway.config.agent_settings import AgentSettings
 from gateway.credentials.caller import act_for
 from gateway.errors import AirlockError, NotFound, QuotaExceeded
@@ -87,10 +87,11 @@ class Hosting:
         self._parts = parts
         self._store = parts.store
         self._models = dict(parts.models)
+        self._slots = ModelSlots()
 
     def models_of(self, tenant: Tenant) -> Models:
         if tenant.name not in self._models:
-            self._models[tenant.name] = Models(tenant.concurrent_inferences, self._parts.telemetry)
+            self._models[tenant.name] = Models(tenant.concurrent_inferences, self._parts.telemetry, self._slots)
         return self._models[tenant.name]
 
     def full(self, tenant: str) -> bool:

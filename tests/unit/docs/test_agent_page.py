@@ -21,7 +21,6 @@ from agent.subagents import capability as subagents
 from agent.tools.tool import Capability, ToolContext
 from agent.tools.toolbox import Toolbox
 from gateway.config.agent_settings import AgentSettings
-from gateway.config.model_settings import ModelSettings
 from tests.unit.agent.fakes import call
 
 _PAGE = (Path(__file__).parents[3] / "docs" / "agent.md").read_text()
@@ -86,10 +85,9 @@ async def test_the_hook_and_the_capability_of_the_page_work() -> None:
 
 
 def test_the_settings_of_the_page_load() -> None:
-    agents, model = (yaml.safe_load(block) for block in blocks("yaml"))
+    (agents,) = (yaml.safe_load(block) for block in blocks("yaml"))
     fixer = AgentSettings.model_validate(agents["tenants"]["acme"]["agents"]["fixer"])
     assert fixer.capabilities.subagents is not None
-    assert ModelSettings.model_validate(model["model"]).priced
 
 
 @pytest.mark.parametrize("name", sorted({*agent.__all__} - _DESCRIBED_ELSEWHERE))

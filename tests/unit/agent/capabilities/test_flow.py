@@ -16,6 +16,7 @@ from agent.messages import ToolResult
 from agent.models.model import OnDelta
 from agent.models.openai_model import OpenAIModel
 from agent.models.scripted_model_server import Fault, ScriptedModelServer, Turn
+from agent.models.settings import Connection
 from agent.state import AgentState, ModelResponse
 from agent.tools.tool import Capability
 from tests.unit.agent.fakes import Events, PolicyThat, SaysInTurn, allowing, call, done, says, state, tool
@@ -187,7 +188,7 @@ async def test_a_refusal_is_final_at_once() -> None:
 async def test_a_partial_answer_leaves_nothing_behind_in_the_thread() -> None:
     clock, events = Clock(), Events()
     async with ScriptedModelServer([Turn(say="whole", fault=Fault("drop"))]) as server:
-        model = OpenAIModel("m", base_url=server.base_url, api_key="k", timeout_s=5)
+        model = OpenAIModel("m", base_url=server.base_url, api_key="k", connection=Connection(idle_timeout_s=5))
         agent = Agent(model=model, capabilities=(flow(sleep=clock.sleep),), hooks=(allowing(),))
         final = await agent.run(state(), events)
         await model.close()
@@ -201,7 +202,7 @@ async def test_the_endpoints_retry_after_reaches_the_wait() -> None:
     clock = Clock()
     fault = Fault("status", status=429, headers={"Retry-After": "17"})
     async with ScriptedModelServer([Turn(say="hi", fault=fault)]) as server:
-        model = OpenAIModel("m", base_url=server.base_url, api_key="k", timeout_s=5)
+        model = OpenAIModel("m", base_url=server.base_url, api_key="k", connection=Connection(idle_timeout_s=5))
         _, events = await run(model, clock=clock)
         await model.close()
     assert clock.slept == [17.0]

@@ -10,6 +10,7 @@ import pytest
 from agent.hooks.hook import InferenceRequest
 from agent.messages import Message, ToolCall
 from agent.models.openai_model import OpenAIModel
+from agent.models.settings import Connection
 from agent.state import ModelResponse
 
 REQUEST = InferenceRequest("be brief", (Message(role="user", content="hello"),), ())
@@ -28,8 +29,8 @@ BOTH = pytest.mark.parametrize("stream", [True, False])
 
 async def ask_at(base_url: str, *, request: InferenceRequest = REQUEST, **options: Any) -> ModelResponse:
     """Ask the endpoint there."""
-    settings: dict[str, Any] = {"api_key": "sk-secret", "timeout_s": 20, **options}
-    async with OpenAIModel("m", base_url=base_url, **settings) as model:
+    known: dict[str, Any] = {"api_key": "sk-secret", "connection": Connection(idle_timeout_s=20), **options}
+    async with OpenAIModel("m", base_url=base_url, **known) as model:
         return await model.infer(request, lambda _: None)
 
 

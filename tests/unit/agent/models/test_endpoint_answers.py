@@ -12,6 +12,7 @@ from agent.errors import ContextLengthExceeded, ModelError, ModelNonsense, Model
 from agent.hooks.hook import InferenceRequest
 from agent.messages import Message, ToolCall, Usage
 from agent.models.chat_completions import request_body
+from agent.models.settings import Connection
 from agent.state import ModelResponse
 from tests.unit.agent.models.asking import AFTER_TOOLS, BOTH, ask_at, chunk, completion, sse
 from tests.unit.agent.models.raw_endpoint import SSE, answering, head, serving
@@ -320,12 +321,23 @@ async def test_an_answer_that_takes_too_long_names_the_setting_that_bounds_it(st
     async def silent(writer: asyncio.StreamWriter) -> None:
         await asyncio.sleep(60)
 
+    short = {"timeout_s": 0.3}
     async with serving(trickling) as endpoint:
-        with pytest.raises(
-            ModelUnavailable, match=r"finish its answer within 0\.3 s; raise the model's answer_timeout_s"
-        ):
-            await ask_at(endpoint.base_url, stream=stream, answer_timeout_s=0.3)
-    setting = "timeout_s" if stream else "answer_timeout_s"
+        with pytest.raises(ModelUnavailable, match=r"finish its answer within 0\.3 s; raise the model's timeout_s$"):
+            await ask_at(endpoint.base_url, stream=stream, connection=Connection(**short))
     async with serving(silent) as endpoint:
-        with pytest.raises(ModelUnavailable, match=f"within 0.3 s; raise the model's {setting}$"):
-            await ask_at(endpoint.base_url, stream=stream, **{setting: 0.3})
+        with pytest.raises(ModelUnavailable, match=r"within 0\.3 s; raise the model's timeout_s$"):
+            await ask_at(endpoint.base_url, stream=stream, connection=Connection(**short))
+
+
+async def test_the_silence_within_a_stream_is_bounded_apart_and_that_of_a_whole_answer_is_not() -> None:
+    async def slow(writer: asyncio.StreamWriter) -> None:
+        await asyncio.sleep(0.5)
+        await answering(completion({"content": "hi"}))(writer)
+
+    connection = Connection(idle_timeout_s=0.2, timeout_s=20)
+    async with serving(slow) as endpoint:
+        with pytest.raises(ModelUnavailable, match=r"send anything within 0\.2 s; raise the model's idle_timeout_s$"):
+            await ask_at(endpoint.base_url, stream=True, connection=connection)
+    async with serving(slow) as endpoint:
+        assert (await ask_at(endpoint.base_url, stream=False, connection=connection)).message.content == "hi"

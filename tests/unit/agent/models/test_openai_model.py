@@ -15,8 +15,10 @@ from agent.errors import ContextLengthExceeded, ModelError, ModelNonsense, Model
 from agent.hooks.hook import InferenceRequest
 from agent.messages import Message, ToolCall, Usage
 from agent.models.chat_completions import request_body
-from agent.models.openai_model import OpenAIModel, Prices
+from agent.models.openai_model import OpenAIModel
+from agent.models.prices import Prices
 from agent.models.scripted_model_server import Call, Fault, ScriptedModelServer, Turn
+from agent.models.settings import Connection
 from agent.state import ModelResponse
 from tests.unit.agent.fakes import Events, FakeFiles, allowing, state
 
@@ -33,7 +35,8 @@ async def ask(
     **options: Any,
 ) -> ModelResponse:
     async with ScriptedModelServer([turn]) as server:
-        model = OpenAIModel("m", base_url=server.base_url, api_key="sk-secret", stream=stream, timeout_s=5, **options)
+        known = {"base_url": server.base_url, "api_key": "sk-secret", "connection": Connection(idle_timeout_s=5)}
+        model = OpenAIModel("m", stream=stream, **{**known, **options})  # type: ignore[arg-type]
         try:
             return await model.infer(REQUEST, (deltas if deltas is not None else []).append)
         finally:
@@ -391,23 +394,6 @@ async def test_a_number_that_is_reported_is_kept_beside_one_that_is_estimated() 
     assert (got.input_tokens, got.output_tokens) == (77, 10)
 
 
-@pytest.mark.parametrize(
-    "options, sent",
-    [
-        ({}, {}),
-        ({"max_output_tokens": 100}, {"max_tokens": 100}),
-        ({"max_output_tokens": 100, "extra": {"max_tokens": 7, "temperature": 0}}, {"max_tokens": 7, "temperature": 0}),
-        ({"max_output_tokens": 100, "extra": {"max_completion_tokens": 7}}, {"max_completion_tokens": 7}),
-    ],
-)
-@BOTH
-async def test_the_length_of_an_answer_is_bounded_as_asked(stream: bool, options: Any, sent: Any) -> None:
-    requests: list[Any] = []
-    await ask(Turn(say="hi"), stream=stream, requests=requests, **options)
-    usual = {"model", "messages", "stream", "stream_options"}
-    assert {name: value for name, value in requests[0].items() if name not in usual} == sent
-
-
 async def test_a_closed_port_is_unavailable_and_says_what_to_check() -> None:
     model = OpenAIModel("m", base_url="http://user:sk-secret@127.0.0.1:1/v1", api_key="k")
     with pytest.raises(ModelUnavailable, match="check base_url") as raised:
@@ -429,7 +415,7 @@ async def run_script(turns: list[Turn], files: FakeFiles) -> tuple[ScriptedModel
     async def no_sleep(_: float) -> None: ...
 
     async with ScriptedModelServer(turns) as server:
-        model = OpenAIModel("m", base_url=server.base_url, api_key="k", timeout_s=5)
+        model = OpenAIModel("m", base_url=server.base_url, api_key="k", connection=Connection(idle_timeout_s=5))
         agent = Agent(
             model=model,
             capabilities=(flow(sleep=no_sleep), filesystem(files)),
@@ -481,28 +467,3 @@ async def test_a_script_that_is_at_its_end_says_so() -> None:
     server, events = await run_script([Turn(calls=[Call("ls", {})])], FakeFiles())
     assert "the script has 1 turns only" in server.failures[0]
     assert events[-1].payload["status"] == "failed"
-
-
-@pytest.mark.parametrize(
-    "given, sent",
-    [
-        ({}, ("from-env", "env.example")),
-        ({"api_key": "given"}, ("given", "env.example")),
-        ({"base_url": "http://other.example/v1"}, ("none", "other.example")),
-        ({"base_url": "http://other.example/v1", "api_key": "given"}, ("given", "other.example")),
-    ],
-)
-def test_the_key_of_the_environment_is_for_the_endpoint_of_the_environment(
-    given: dict[str, str], sent: tuple[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("OPENAI_BASE_URL", "http://env.example/v1")
-    monkeypatch.setenv("OPENAI_API_KEY", "from-env")
-    client = OpenAIModel("m", **given)._client  # type: ignore[arg-type]
-    assert (client.api_key, client.base_url.host) == sent
-
-
-def test_openais_own_endpoint_is_not_asked_without_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
-    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    with pytest.raises(ValueError, match="set OPENAI_API_KEY"):
-        OpenAIModel("m")

@@ -13,7 +13,7 @@ from agent.messages import Message
 from agent.models.model import OnDelta, QueuedModel
 from agent.models.openai_model import OpenAIModel
 from agent.state import ModelResponse
-from gateway.agents.models import Models
+from gateway.agents.models import Models, ModelSlots
 from gateway.config.model_settings import ModelSettings
 from gateway.errors import Misconfigured
 from tests.unit.agent.fakes import says
@@ -119,3 +119,30 @@ async def test_who_listens_hears_of_a_wait_and_of_its_end(monkeypatch: pytest.Mo
     at_endpoint[1].set_result(None)
     await second
     await models.close()
+
+
+async def test_a_models_own_limit_holds_for_all_tenants_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    at_endpoint: list[str] = []
+    free = asyncio.Event()
+
+    async def infer(self: OpenAIModel, request: InferenceRequest, on_delta: OnDelta) -> ModelResponse:
+        at_endpoint.append(self.name)
+        await free.wait()
+        return says(self.name)
+
+    monkeypatch.setattr(OpenAIModel, "infer", infer)
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
+    slots = ModelSlots()
+    one, two = Models(slots=slots), Models(slots=slots)
+    narrow = ModelSettings(name="narrow", concurrent_requests=1)
+    asked = [
+        asyncio.create_task(models.of(settings).infer(REQUEST, lambda _: None))  # type: ignore[arg-type]
+        for models, settings in ((one, narrow), (two, narrow), (two, ModelSettings(name="wide")))
+    ]
+    await asyncio.sleep(0.01)
+    assert at_endpoint == ["narrow", "wide"]
+    free.set()
+    await asyncio.gather(*asked)
+    assert at_endpoint == ["narrow", "wide", "narrow"]
+    await one.close()
+    await two.close()

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from gateway.config.agent_settings import AgentSettings
 from gateway.config.config import Config
@@ -174,15 +175,52 @@ HOUSE = {
     "base_url": "http://house/v1",
     "api_key_env": "HOUSE_KEY",
     "stream": False,
-    "timeout_s": 9.0,
-    "answer_timeout_s": 90.0,
+    "api": "chat_completions",
+    "connect_timeout_s": 3.0,
+    "idle_timeout_s": 9.0,
+    "timeout_s": 90.0,
+    "proxy": "http://proxy:3128",
     "max_output_tokens": 900,
     "context_window_tokens": 5000,
     "input_usd_per_mtok": 1.0,
     "output_usd_per_mtok": 2.0,
+    "cached_input_usd_per_mtok": 0.5,
+    "reasoning_usd_per_mtok": 2.5,
+    "temperature": 0.5,
+    "top_p": 0.9,
+    "seed": 4,
+    "stop": ("END",),
+    "reasoning_effort": "low",
+    "max_tokens_name": "max_completion_tokens",
+    "tool_choice": "auto",
+    "parallel_tool_calls": False,
+    "extra": {"top_k": 5},
+    "response_format": "json_schema",
+    "prompt_cache": "prompt_cache_key",
+    "concurrent_requests": 2,
+    "headers": {"x-title": "house"},
+    "query": {"api-version": "1"},
+    "ca_file": "/etc/house.pem",
+    "client_cert_file": "/etc/client.pem",
+    "client_key_file": "/etc/key.pem",
 }
-# What another model than the one around it does not take over.
-OF_ANOTHER = {"context_window_tokens": None, "input_usd_per_mtok": None, "output_usd_per_mtok": None}
+PRICES = ("input_usd_per_mtok", "output_usd_per_mtok", "cached_input_usd_per_mtok", "reasoning_usd_per_mtok")
+_UNSET = ModelSettings().model_dump()
+# What another model than the one around it does not take over, and what a model at another endpoint does not either.
+OF_ANOTHER_MODEL = {
+    name: _UNSET[name]
+    for name in (
+        *("context_window_tokens", *PRICES, "temperature", "top_p", "seed", "stop", "reasoning_effort"),
+        *("max_tokens_name", "tool_choice", "parallel_tool_calls", "extra"),
+    )
+}
+OF_ANOTHER = OF_ANOTHER_MODEL | {
+    name: _UNSET[name]
+    for name in (
+        *("response_format", "prompt_cache", "concurrent_requests", "headers", "query", "ca_file"),
+        *("client_cert_file", "client_key_file"),
+    )
+}
 
 
 @pytest.mark.parametrize(
@@ -193,9 +231,9 @@ OF_ANOTHER = {"context_window_tokens": None, "input_usd_per_mtok": None, "output
         ({"name": "house", "max_output_tokens": None}, {}),
         ({"base_url": "http://house/v1"}, {}),
         ({"api_key_env": "OTHER_KEY"}, {}),
-        ({"name": "small"}, OF_ANOTHER),
-        ({"name": "small", "input_usd_per_mtok": 0, "output_usd_per_mtok": 3}, {"context_window_tokens": None}),
-        ({"input_usd_per_mtok": None}, {"output_usd_per_mtok": None}),
+        ({"name": "small"}, OF_ANOTHER_MODEL),
+        ({"name": "small", "input_usd_per_mtok": 0, "output_usd_per_mtok": 3}, OF_ANOTHER_MODEL),
+        ({"input_usd_per_mtok": None}, dict.fromkeys(PRICES)),
         ({"base_url": "http://b/v1", "api_key_env": "OTHER_KEY"}, OF_ANOTHER),
         ({"base_url": "http://b/v1", "api_key_env": "HOUSE_KEY"}, OF_ANOTHER),
     ],
@@ -211,6 +249,57 @@ def test_what_a_model_leaves_unset_comes_from_the_level_around_it(
 def test_a_key_is_not_sent_to_an_endpoint_that_it_was_not_named_for(endpoint: str | None) -> None:
     with pytest.raises(Misconfigured, match=r"^where\.base_url: set api_key_env beside it.*; HOUSE_KEY belongs "):
         ModelSettings(base_url=endpoint).within(ModelSettings.model_validate(HOUSE), "where")
+
+
+def test_an_endpoint_without_keys_needs_no_variable() -> None:
+    keyless = ModelSettings.model_validate({"base_url": "http://b/v1", "api_key_env": None})
+    assert keyless.within(ModelSettings.model_validate(HOUSE)).resolved_api_key() == ""
+
+
+@pytest.mark.parametrize(
+    "fields, problem",
+    [
+        ({"temperature": 3}, "temperature: "),
+        ({"temperature": float("nan")}, "temperature: "),
+        ({"top_p": 0}, "top_p: "),
+        ({"stop": "END"}, r"stop: a list is expected, as in \[END\]"),
+        ({"max_tokens_name": "max_length"}, "max_tokens_name: .*max_completion_tokens"),
+        ({"tool_choice": "any thing"}, "tool_choice: "),
+        ({"prompt_cache": True}, "prompt_cache: .*cache_control"),
+        ({"headers": {"bad name": "x"}}, "headers.*cannot be the name of a header"),
+        ({"headers": {"x": "line\nbreak"}}, r"headers.*put a secret in \$\{VARIABLE\}"),
+        ({"query": ["a"]}, "query: a mapping is expected"),
+        ({"proxy": "proxy:3128"}, "proxy: "),
+        ({"client_key_file": "/k"}, "client_key_file: set client_cert_file, too"),
+        ({"extra": {"messages": []}}, "extra: messages: the gateway sends this itself"),
+        ({"reasoning_usd_per_mtok": 1}, "cached_input_usd_per_mtok and reasoning_usd_per_mtok: set the two other"),
+    ],
+)
+def test_a_setting_that_no_endpoint_could_use_is_refused_by_its_name(
+    fields: dict[str, Any], problem: str, tmp_path: Path
+) -> None:
+    text = yaml.safe_dump({"model": fields, "tenants": {"default": {"policy": "p.yaml"}}})
+    with pytest.raises(Misconfigured, match=problem):
+        Config.load(_write(tmp_path, text))
+
+
+def test_headers_and_query_take_secrets_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    fields = {"headers": {"authorization": "Basic ${USER_PART}"}, "query": {"key": "${KEY_PART}"}}
+    model = ModelSettings.model_validate(fields)
+    with pytest.raises(
+        Misconfigured, match="the model of agent a: headers: set USER_PART in the gateway's environment"
+    ):
+        model.connection("the model of agent a")
+    monkeypatch.setenv("USER_PART", "u1")
+    monkeypatch.setenv("KEY_PART", "k1")
+    connection = model.connection()
+    assert (connection.headers, connection.query) == ({"authorization": "Basic u1"}, {"key": "k1"})
+
+
+def test_a_certificate_that_cannot_be_used_is_said_before_anything_is_asked(tmp_path: Path) -> None:
+    model = ModelSettings(ca_file=str(tmp_path / "absent.pem"))
+    with pytest.raises(Misconfigured, match=r"the model: ca_file: .*absent\.pem has no certificates that can be read"):
+        model.connection()
 
 
 def test_a_tenants_model_is_the_gateways_in_what_it_leaves_unset(tmp_path: Path) -> None:

@@ -1,0 +1,138 @@
+"""An endpoint's connection, and the ModelError for whatever goes wrong there. The only file that imports openai.
+
+The client library connects, authenticates and sends. Answers are read by the driver, within the bounds of
+agent.models.bounded_http, because the library buffers without a limit and loses error messages.
+"""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+from urllib.parse import parse_qsl, urlsplit, urlunsplit
+
+import httpx2
+import openai
+
+from agent.errors import ModelError, ModelNonsense, ModelRefused, ModelUnavailable
+from agent.models.bounded_http import BoundedClient, RefusedRedirect
+from agent.models.endpoint_errors import (
+    Complaint,
+    UnusableAnswer,
+    complaint_of,
+    endpoint_error,
+    said_by,
+    unsupported_parameter,
+)
+from agent.models.settings import Connection
+
+
+class Endpoint:
+    """One model's endpoint; messages are bounded and without secrets."""
+
+    def __init__(
+        self, model: str, base_url: str | None, api_key: str | None, connection: Connection, now: Callable[[], float]
+    ) -> None:
+        """Create a client, without connecting. Raises ValueError for OpenAI's endpoint without a key, and for files."""
+        self.connection = connection
+        self._model = model
+        self._now = now
+        if api_key is None:  # a key is sent only to the endpoint that it is for
+            api_key = "" if base_url else os.environ.get("OPENAI_API_KEY", "")
+        base_url = base_url or os.environ.get("OPENAI_BASE_URL")
+        if not (api_key or base_url):
+            raise ValueError("no API key: set OPENAI_API_KEY, or give api_key")
+        parts = urlsplit(base_url or "")
+        query = {**dict(parse_qsl(parts.query, keep_blank_values=True)), **connection.query}
+        proxy = urlsplit(connection.proxy or "")
+        secrets = {parts.password, proxy.password, *query.values(), *connection.headers.values()}
+        self._secrets = frozenset({api_key, *(secret for secret in secrets if secret)})
+        keyless = not api_key and "authorization" not in {name.lower() for name in connection.headers}
+        # The library takes no client without a key, but a request without one.
+        self._headers = {"Authorization": openai.omit} if keyless else {}
+        self._client = openai.AsyncOpenAI(
+            api_key=api_key or "none",
+            base_url=urlunsplit(parts._replace(query="", fragment="")) if base_url else None,
+            default_query=query,
+            default_headers=connection.headers,
+            max_retries=0,  # ErrorPolicy retries
+            http_client=BoundedClient(
+                verify=connection.tls() or True,
+                proxy=connection.proxy,
+                # A proxy cannot reach this machine's loopback, and must not see requests to it.
+                trust_env=not _on_loopback(parts.hostname or ""),
+            ),
+        )
+        shown = urlsplit(str(self._client.base_url))  # without credentials
+        self.address = f"{shown.scheme}://{shown.netloc.rpartition('@')[2]}{shown.path}".rstrip("/")
+
+    async def close(self) -> None:
+        await self._client.close()
+
+    @asynccontextmanager
+    async def answer(self, body: Mapping[str, Any], *, stream: bool) -> AsyncIterator[AsyncIterator[bytes]]:
+        """Send a request; the context is its answer's bytes. Everything that fails in it is a ModelError."""
+        within = self.connection
+        read_s = within.idle_timeout_s if stream else within.timeout_s
+        timeout = httpx2.Timeout(read_s, connect=within.connect_timeout_s)
+        needed = {name: body[name] for name in ("model", "messages")}
+        rest = {name: value for name, value in body.items() if name not in needed}
+        try:
+            async with (
+                asyncio.timeout(within.timeout_s),
+                self._client.chat.completions.with_streaming_response.create(
+                    **needed, stream=stream, extra_headers=self._headers, extra_body=rest or None, timeout=timeout
+                ) as response,
+            ):
+                yield response.iter_bytes()
+        except TimeoutError as error:
+            raise self._too_slow("finish its answer", within.timeout_s, "timeout_s") from error
+        except (openai.APITimeoutError, httpx2.TimeoutException) as error:
+            raise self._late(error.__cause__ or error, stream=stream) from error
+        except openai.APIStatusError as error:
+            complaint, how = complaint_of(error.response.text), f"answered HTTP {error.status_code}"
+            raise self._error(complaint, how, error.status_code, error.response.headers) from error
+        except RefusedRedirect as error:
+            raise ModelRefused(
+                f"{self.address} redirects to {self.said(str(error))}, and the conversation is not sent there; "
+                "set base_url to the address that answers"
+            ) from error
+        except UnusableAnswer as error:
+            raise self.nonsense(str(error)) from error
+        except (openai.APIConnectionError, httpx2.TransportError) as error:
+            cause = self.said(str(error.__cause__ or error)) or "the connection was closed"
+            raise ModelUnavailable(
+                f"no connection to {self.address}, or it was dropped: {cause}; check base_url and that it runs"
+            ) from error
+
+    def complained(self, complaint: Complaint) -> ModelError:
+        """Return the error of an answer that began with HTTP 200."""
+        return self._error(complaint, "ended its answer with an error", complaint.status, {})
+
+    def nonsense(self, what: str) -> ModelNonsense:
+        return ModelNonsense(f"{self.address}, model {self._model!r}, sent {self.said(what)}")
+
+    def said(self, message: str) -> str:
+        return said_by(message, self._secrets)
+
+    def _error(self, complaint: Complaint, how: str, status: int | None, headers: Mapping[str, str]) -> ModelError:
+        said = f"{self.address} {how}: {self.said(complaint.words)}"
+        error = endpoint_error(complaint, said, status=status, headers=headers, now_s=self._now(), model=self._model)
+        if isinstance(error, ModelRefused):
+            error.unsupported_parameter = unsupported_parameter(complaint)
+        return error
+
+    def _late(self, error: BaseException, *, stream: bool) -> ModelUnavailable:
+        within = self.connection
+        if isinstance(error, httpx2.ConnectTimeout):
+            return self._too_slow("take a connection", within.connect_timeout_s, "connect_timeout_s")
+        if stream:
+            return self._too_slow("send anything", within.idle_timeout_s, "idle_timeout_s")
+        return self._too_slow("answer", within.timeout_s, "timeout_s")
+
+    def _too_slow(self, what: str, timeout_s: float, setting: str) -> ModelUnavailable:
+        return ModelUnavailable(f"{self.address} did not {what} within {timeout_s:g} s; raise the model's {setting}")
+
+
+def _on_loopback(host: str) -> bool:
+    return host in ("localhost", "::1") or host.startswith("127.")
