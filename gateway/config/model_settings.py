@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
+from datetime import date
 from typing import Annotated, Any, Self
 
-from pydantic import AfterValidator, Field, JsonValue, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, JsonValue, model_validator
 
 from agent.models.prices import Prices
 from agent.models.settings import Api, Connection, MaxTokensName, PromptCache, RequestSettings, ResponseFormat
@@ -41,6 +42,11 @@ def _field_name(name: str) -> str:
     return name
 
 
+def _as_text(value: Any) -> Any:
+    # YAML reads an api-version such as 2024-10-21 as a date.
+    return str(value) if isinstance(value, int | float | date) and not isinstance(value, bool) else value
+
+
 def _field_value(value: str) -> str:
     if not re.fullmatch(r"[\t\x20-\x7e]*", value):
         raise ValueError("the value of a header or a query parameter is printable ASCII; put a secret in ${VARIABLE}")
@@ -54,7 +60,8 @@ def _not_the_drivers(extra: dict[str, JsonValue]) -> dict[str, JsonValue]:
 
 
 _Fields = dict[
-    Annotated[str, AfterValidator(_field_name)], Annotated[str, Field(max_length=4096), AfterValidator(_field_value)]
+    Annotated[str, AfterValidator(_field_name)],
+    Annotated[str, Field(max_length=4096), BeforeValidator(_as_text), AfterValidator(_field_value)],
 ]
 
 
