@@ -14,23 +14,12 @@ from typing import Any
 from agent.frozen import storable_text
 from agent.hooks.hook import InferenceRequest
 from agent.messages import Message, ToolCall, Usage
-from agent.models.endpoint_errors import UnusableAnswer, plain
+from agent.models.endpoint_errors import UnusableAnswer
 from agent.models.model import CHARS_PER_TOKEN
 from agent.models.settings import RequestSettings, ResponseFormat
-from agent.tools.intake import ArgumentReader, values_in
+from agent.tools.intake import ArgumentReader
 
-_LIMIT_VALUES = 100_000
 _USUAL = RequestSettings()
-
-
-def parsed(text: str) -> Any:
-    """Return an endpoint's JSON. Raises UnusableAnswer if it is invalid or too expensive to parse."""
-    if len(text) > _LIMIT_VALUES and values_in(text) > _LIMIT_VALUES:
-        raise UnusableAnswer(f"JSON with more than {_LIMIT_VALUES:,} values")
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise UnusableAnswer(f"an answer that is not JSON: {plain(text[:500])!r}") from error
 
 
 def request_body(model: str, request: InferenceRequest, settings: RequestSettings = _USUAL) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from agent.models.endpoint_errors import (
     UnusableAnswer,
     complaint_of,
     endpoint_error,
+    parsed,
     said_by,
     unsupported_parameter,
 )
@@ -72,19 +73,41 @@ class Endpoint:
     @asynccontextmanager
     async def answer(self, body: Mapping[str, Any], *, stream: bool) -> AsyncIterator[AsyncIterator[bytes]]:
         """Send a request; the context is its answer's bytes. Everything that fails in it is a ModelError."""
-        within = self.connection
-        read_s = within.idle_timeout_s if stream else within.timeout_s
-        timeout = httpx2.Timeout(read_s, connect=within.connect_timeout_s)
         needed = {name: body[name] for name in ("model", "messages")}
         rest = {name: value for name, value in body.items() if name not in needed}
+        read_s = self.connection.idle_timeout_s if stream else self.connection.timeout_s
+        async with (
+            self._model_errors(stream=stream),
+            self._client.chat.completions.with_streaming_response.create(
+                **needed, stream=stream, extra_body=rest or None, **self._options(read_s)
+            ) as response,
+        ):
+            yield response.iter_bytes()
+
+    async def listed(self) -> Any:
+        """Return the endpoint's description of the model, as JSON; None if its list has none. Raises ModelError."""
+        async with (
+            self._model_errors(stream=False),
+            self._client.models.with_streaming_response.list(
+                **self._options(self.connection.idle_timeout_s)
+            ) as response,
+        ):
+            known = parsed((await response.read()).decode("utf-8", "replace"))
+        models = known.get("data") if isinstance(known, Mapping) else None
+        named = [one for one in models if isinstance(one, Mapping)] if isinstance(models, list) else []
+        own = next((one for one in named if one.get("id") == self._model), None)
+        return own or (named[0] if len(named) == 1 else None)  # llama.cpp answers whatever name it is asked by
+
+    def _options(self, read_s: float) -> dict[str, Any]:
+        timeout = httpx2.Timeout(read_s, connect=self.connection.connect_timeout_s)
+        return {"extra_headers": self._headers, "timeout": timeout}
+
+    @asynccontextmanager
+    async def _model_errors(self, *, stream: bool) -> AsyncIterator[None]:
+        within = self.connection
         try:
-            async with (
-                asyncio.timeout(within.timeout_s),
-                self._client.chat.completions.with_streaming_response.create(
-                    **needed, stream=stream, extra_headers=self._headers, extra_body=rest or None, timeout=timeout
-                ) as response,
-            ):
-                yield response.iter_bytes()
+            async with asyncio.timeout(within.timeout_s):
+                yield
         except TimeoutError as error:
             raise self._too_slow("finish its answer", within.timeout_s, "timeout_s") from error
         except (openai.APITimeoutError, httpx2.TimeoutException) as error:

@@ -15,8 +15,10 @@ from typing import Any
 
 from agent.errors import ContextLengthExceeded, ModelError, ModelRefused, ModelUnavailable
 from agent.frozen import storable_text
+from agent.tools.intake import values_in
 
 _LIMIT_CHARS = 1000
+_LIMIT_VALUES = 100_000
 _LOOKED_AT_CHARS = 64 * 1024
 
 # How endpoints say that the messages are too long.
@@ -62,6 +64,16 @@ _UNSUPPORTED = tuple(
 
 class UnusableAnswer(Exception):
     """An answer that cannot be used. str() completes "the endpoint sent ..."."""
+
+
+def parsed(text: str) -> Any:
+    """Return an endpoint's JSON. Raises UnusableAnswer if it is invalid or too expensive to parse."""
+    if len(text) > _LIMIT_VALUES and values_in(text) > _LIMIT_VALUES:
+        raise UnusableAnswer(f"JSON with more than {_LIMIT_VALUES:,} values")
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UnusableAnswer(f"an answer that is not JSON: {plain(text[:500])!r}") from error
 
 
 @dataclass(frozen=True)

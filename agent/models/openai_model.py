@@ -13,9 +13,9 @@ from agent.errors import ModelError, ModelRefused, ModelUnavailable
 from agent.hooks.hook import InferenceRequest
 from agent.messages import Usage
 from agent.models.bounded_http import EventReader, ServerEvent
-from agent.models.chat_completions import Gathered, parsed, request_body, usage_of
+from agent.models.chat_completions import Gathered, request_body, usage_of
 from agent.models.endpoint import Endpoint
-from agent.models.endpoint_errors import UnusableAnswer, complaint_in, complaint_of, is_html, plain
+from agent.models.endpoint_errors import UnusableAnswer, complaint_in, complaint_of, is_html, parsed, plain
 from agent.models.model import OnDelta
 from agent.models.prices import Prices
 from agent.models.settings import Connection, MaxTokensName, RequestSettings
@@ -67,6 +67,15 @@ class OpenAIModel:
 
     async def close(self) -> None:
         await self._endpoint.close()
+
+    @property
+    def learned(self) -> dict[str, str]:
+        """The settings that the endpoint has been found to need, by name."""
+        return {"max_tokens_name": str(self._settings.max_tokens_name)} if self._renamed else {}
+
+    async def listed(self) -> Any:
+        """Return the endpoint's own description of the model, as JSON; None if it has none. Raises ModelError."""
+        return await self._endpoint.listed()
 
     async def infer(self, request: InferenceRequest, on_delta: OnDelta) -> ModelResponse:
         """Send the request; `on_delta` gets text as it arrives.

@@ -17,6 +17,7 @@ from gateway.cli.doctor_config import (
     directory_findings,
     is_migrated,
     kernel_findings,
+    model_findings,
     policies_in_force,
     tenant_findings,
 )
@@ -60,6 +61,9 @@ class Checks:
         if path is not None:
             self.slow.at("the configuration, its policies and its database")
             await self._check_config(path)
+            if self.config is not None:
+                self.slow.at("the models")
+                self.findings += await model_findings(self.config)
         if self.engine_url is None and path is not None:
             if self.config is None:
                 # The gateway may use another engine than the default, so checking the default would prove nothing.

@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Literal
 
 from gateway.cli.database import local_database, opened_policies
+from gateway.cli.model import checked, configured
 from gateway.cli.policy_checks import SUBAGENTS_FIX, subagents_problem
 from gateway.config.config import Config
+from gateway.config.model_settings import ModelSettings
 from gateway.errors import Misconfigured
 from gateway.sandboxes.channel_claim import channel_use, check_channels
 from gateway.serving.directory_locks import INSTANCE, refuse_copy
@@ -77,6 +79,29 @@ def database_finding(config: Config) -> Finding:
         return Finding(what, "failed", f"{detail}, newer than {revision.newest}", fix)
     fix = "make a backup before that start (docs/storage.md)"
     return Finding(what, "warning", f"{detail}: the next start upgrades it to {revision.newest}", fix)
+
+
+async def model_findings(config: Config) -> list[Finding]:
+    """Ask each model of a configuration for a few words, and whether it streams and calls tools."""
+    try:
+        models = list(configured(config))
+    except Misconfigured as error:
+        return [Finding("models", "warning", "runs of agents cannot start", str(error))]
+    return [await _model_finding(model) for model in models]
+
+
+async def _model_finding(model: ModelSettings) -> Finding:
+    report = await checked(model, short=True)
+    what, fix = f"model {model.resolved_name()}", f"run `airlock model check {model.resolved_name()}`"
+    if report.problem:
+        return Finding(what, "warning", "it does not answer", report.problem)
+    answers = {one.question: one.answer for one in report.findings}
+    if report.settings.items() - model.model_dump(include=set(report.settings)).items():
+        return Finding(what, "warning", "it needs other settings", fix)
+    calls = "tools in a stream" if model.stream else "tools without a stream"
+    return Finding.of(
+        what, answers.get(calls, "yes") == "yes", f"answers; {calls}: {answers.get(calls)}", fix, "warning"
+    )
 
 
 def is_migrated(config: Config) -> bool:

@@ -108,7 +108,7 @@ class ModelSettings(Section):
     response_format: ResponseFormat | None = Field(
         default=None, description="how the endpoint makes a structured output fit its schema"
     )
-    prompt_cache: PromptCache | None = Field(default=None, description="how the request marks what the endpoint may cache")
+    prompt_cache: PromptCache | None = Field(default=None, description="how a request marks what may be cached")
     headers: _Fields = Field(default={}, max_length=32, description="sent with each request; may contain ${VARIABLE}")
     query: _Fields = Field(default={}, max_length=32, description="parameters in the URL; may contain ${VARIABLE}")
     ca_file: str | None = Field(default=None, description="the certificate authorities to trust, as PEM")

@@ -1,0 +1,247 @@
+"""What an endpoint can do: a handful of small requests, what their answers show, and the settings that follow.
+
+Each request asks for an answer of a few words. A question that an endpoint does not answer is a finding, not an error;
+only the first one, which asks for any answer at all, ends the check.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from agent.errors import ContextLengthExceeded, ModelError
+from agent.hooks.hook import InferenceRequest
+from agent.messages import Message, ToolSpec
+from agent.models.openai_model import OpenAIModel
+from agent.models.settings import RequestSettings
+from agent.state import ModelResponse
+
+Answer = Literal["yes", "no", "unknown"]
+OpenModel = Callable[[bool, RequestSettings], OpenAIModel]
+"""Returns a driver for the endpoint; the arguments are `stream` and the settings."""
+
+_BOUND_TOKENS = 1_024  # room for a model that reasons before it says a word
+_NUMBER: dict[str, Any] = {"type": "integer", "description": "the number to report"}
+_TOOL = ToolSpec(
+    "report_number",
+    "Report one number. Call it once for each number.",
+    {"type": "object", "properties": {"number": _NUMBER}, "required": ["number"]},
+)
+_SYSTEM = "You are being tested. Do exactly what is asked, and nothing else."
+_ONE = "Report the number 7 with the tool report_number."
+_TWO = "Report the numbers 1 and 2: call the tool report_number twice in the same answer."
+_SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {"ok": {"type": "boolean"}},
+    "required": ["ok"],
+    "additionalProperties": False,
+}
+# Where lists of models say how long the context of one is.
+_CONTEXT_FIELDS = (
+    "context_length",
+    "max_model_len",
+    "context_window",
+    "max_context_length",
+    "n_ctx",
+    "inputTokenLimit",
+)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The answer to one question about an endpoint, and what was seen."""
+
+    question: str
+    answer: Answer
+    detail: str = ""
+
+
+@dataclass
+class ModelReport:
+    """What was found, and the settings that follow. `problem`: why the model gave no answer at all, or ""."""
+
+    findings: list[Finding] = field(default_factory=list)
+    settings: dict[str, Any] = field(default_factory=dict)
+    problem: str = ""
+
+
+class ModelCheck:
+    """Asks the questions. `run` is for one endpoint, once."""
+
+    def __init__(self, open_model: OpenModel, settings: RequestSettings, *, stream: bool) -> None:
+        self._open = open_model
+        self._settings = settings
+        self._stream = stream
+        self._report = ModelReport()
+
+    async def run(self, *, short: bool = False) -> ModelReport:
+        """Ask everything, or if `short` only whether the model answers, streams and calls tools."""
+        report = self._report
+        try:
+            plain = await self._ask("Say: ok", stream=False)
+        except ModelError as error:
+            try:
+                plain = await self._ask("Say: ok", stream=True)  # a few endpoints only stream
+            except ModelError:
+                report.problem = str(error)
+                return report
+        self._found("answers", plain, _said(plain))
+        streamed = await self._tried("streams", "Say: ok", stream=True)
+        calls = await self._calls(stream=self._stream)
+        if not calls and await self._calls(stream=not self._stream):
+            report.settings["stream"], calls = not self._stream, True
+        if not short:
+            await self._the_rest(plain, streamed, calls=calls)
+        return report
+
+    async def _the_rest(self, plain: ModelResponse, streamed: ModelResponse | None, *, calls: bool) -> None:
+        report = self._report
+        await self._calls(stream=not self._stream)
+        if calls:
+            await self._parallel_calls()
+            await self._history()
+        counted = streamed is not None and not streamed.usage.estimated_tokens
+        self._found("usage in a stream", streamed if counted else None, "" if counted else "it is estimated")
+        reasoned = plain.usage.reasoning_tokens
+        self._found("reasoning", plain if reasoned else None, f"{reasoned} tokens" if reasoned else "none was seen")
+        await self._structured()
+        await self._context()
+        if report.settings.get("max_tokens_name"):
+            self._found("max_tokens", None, f"it wants {report.settings['max_tokens_name']}")
+
+    @property
+    def _streams_calls(self) -> bool:
+        return bool(self._report.settings.get("stream", self._stream))
+
+    async def _ask(
+        self, text: str | tuple[Message, ...], *, stream: bool, tools: bool = False, **settings: Any
+    ) -> ModelResponse:
+        extra = {**self._settings.extra, **settings.pop("extra", {})}
+        learned = {name: self._report.settings[name] for name in ("max_tokens_name",) if name in self._report.settings}
+        bound = {"max_output_tokens": _BOUND_TOKENS, "response_format": None}
+        known = {**vars(self._settings), **bound, **learned, **settings, "extra": extra}
+        schema = _SCHEMA if known["response_format"] else None
+        messages = (Message(role="user", content=text),) if isinstance(text, str) else text
+        request = InferenceRequest(_SYSTEM, messages, (_TOOL,) if tools else (), schema)
+        async with self._open(stream, RequestSettings(**known)) as model:
+            response = await model.infer(request, lambda _: None)
+            if model.learned:
+                self._report.settings.update(model.learned)
+        return response
+
+    async def _tried(self, question: str, text: str, *, stream: bool, **settings: Any) -> ModelResponse | None:
+        try:
+            response = await self._ask(text, stream=stream, **settings)
+        except ModelError as error:
+            self._found(question, None, _short(error))
+            return None
+        self._found(question, response, "")
+        return response
+
+    async def _calls(self, *, stream: bool) -> bool:
+        """Find out whether the model calls a tool, by itself or only if it must."""
+        question = "tools in a stream" if stream else "tools without a stream"
+        if any(finding.question == question for finding in self._report.findings):
+            return any(finding.question == question and finding.answer == "yes" for finding in self._report.findings)
+        problem = "it answered without a call"
+        for choice in (None, "required"):
+            try:
+                response = await self._ask(_ONE, stream=stream, tools=True, tool_choice=choice)
+            except ModelError as error:
+                problem = _short(error)
+                continue
+            if response.message.tool_calls:
+                call = response.message.tool_calls[0]
+                detail = (
+                    f"{call.name}({json.dumps(call.arguments) if call.arguments is not None else call.raw_arguments})"
+                )
+                if choice is not None:
+                    detail += ", only with tool_choice: required"
+                self._found(question, response, detail)
+                return True
+        self._found(question, None, problem)
+        return False
+
+    async def _parallel_calls(self) -> None:
+        try:
+            response = await self._ask(_TWO, stream=self._streams_calls, tools=True)
+        except ModelError as error:
+            self._found("parallel calls", None, _short(error))
+            return
+        count = len(response.message.tool_calls)
+        self._found("parallel calls", response if count > 1 else None, f"{count} in one answer")
+
+    async def _history(self) -> None:
+        """Find out whether a history with a call is taken, also with the text null as OpenAI's own answers have it."""
+        call = {"id": "call_1", "type": "function", "function": {"name": _TOOL.name, "arguments": '{"number":7}'}}
+        asked = [{"role": "system", "content": _SYSTEM}, {"role": "user", "content": _ONE}]
+        result = {"role": "tool", "tool_call_id": "call_1", "content": "reported"}
+        for question, content in (("a history with calls", ""), ("null as the text of a call", None)):
+            said = {"role": "assistant", "content": content, "tool_calls": [call]}
+            messages = {"messages": [*asked, said, result]}
+            try:
+                user, tool = Message(role="user", content=_ONE), Message(role="tool", content="reported")
+                response = await self._ask((user, tool), stream=self._streams_calls, tools=True, extra=messages)
+            except ModelError as error:
+                self._found(question, None, _short(error))
+            else:
+                self._found(question, response, "")
+
+    async def _structured(self) -> None:
+        question = "structured output"
+        for kind in ("json_schema", "json_object"):
+            try:
+                text = 'Answer with the JSON object {"ok": true}.'
+                response = await self._ask(text, stream=self._streams_calls, response_format=kind)
+                fits = isinstance(json.loads(response.message.content), Mapping)
+            except (ModelError, ValueError):
+                continue
+            if fits:
+                self._found(question, response, f"response_format: {kind}")
+                self._report.settings["response_format"] = kind
+                return
+        self._found(question, None, "the schema is in the prompt only")
+
+    async def _context(self) -> None:
+        try:
+            async with self._open(False, self._settings) as model:
+                listed = await model.listed()
+        except ModelError as error:
+            self._found("context length", None, _short(error), "unknown")
+            return
+        length = context_tokens(listed)
+        if length is None:
+            self._found("context length", None, "the endpoint does not say; set context_window_tokens", "unknown")
+            return
+        self._report.findings.append(Finding("context length", "yes", f"{length:,} tokens"))
+        self._report.settings["context_window_tokens"] = length
+
+    def _found(self, question: str, response: ModelResponse | None, detail: str, otherwise: Answer = "no") -> None:
+        self._report.findings.append(Finding(question, "yes" if response is not None else otherwise, detail))
+
+
+def context_tokens(listed: Any) -> int | None:
+    """Return the context length in an endpoint's description of a model, wherever it has it."""
+    if not isinstance(listed, Mapping):
+        return None
+    places = (listed, listed.get("meta"), listed.get("top_provider"), listed.get("limits"))
+    for place in places:
+        known = place if isinstance(place, Mapping) else {}
+        for name in _CONTEXT_FIELDS:
+            length = known.get(name)
+            if isinstance(length, int) and 1_000 <= length < 10**9:
+                return length
+    return None
+
+
+def _said(response: ModelResponse) -> str:
+    return repr(response.message.content[:40])
+
+
+def _short(error: ModelError) -> str:
+    if isinstance(error, ContextLengthExceeded):
+        return "the request does not fit the context"
+    text = str(error)
+    return text if len(text) <= 200 else f"{text[:200]}..."
