@@ -38,6 +38,7 @@ Serve = Callable[[Peer, int], Any]
 
 _ORIGIN = Origin("https", "good.example", 443)
 _ME = Caller("agent", "bash")
+_LONG_S = 120  # for what comes at once on a machine with time
 _MALFORMED = [
     (b"connection", b"close"),
     (b"transfer-encoding", b"chunked"),
@@ -76,6 +77,7 @@ async def _relayed(*, idle_s: float = 20, serve: Serve = behave, **gate: Any) ->
     try:
         yield Ends(client, server, door, relaying)
     finally:
+        client.paused.set()
         relaying.cancel()
         results = await asyncio.gather(relaying, return_exceptions=True)
         for writer in (client.writer, server.writer, towards[1]):
@@ -93,7 +95,7 @@ async def test_requests_bodies_and_trailers_pass_both_ways() -> None:
         ends.client.http.send_headers(stream, [(b"x-sum", b"5"), (b"authorization", b"x")], end_stream=True)
         ends.client.write()
         got = ends.client.got[stream]
-        await asyncio.wait_for(got.done.wait(), 20)
+        await asyncio.wait_for(got.done.wait(), _LONG_S)
         assert got.headers == {b":status": b"200", b"x-seen": b"yes"}
         seen = json.loads(got.body.removesuffix(b"hello"))
         assert seen[":path"] == "/a/b?c=d"
@@ -140,7 +142,7 @@ async def test_headers_that_http2_may_not_have_end_the_connection(field_: tuple[
         assert (await ends.client.get()).headers[b":status"] == b"200"
         ends.client.http.config.normalize_outbound_headers = False
         ends.client.ask(b"/", field_)
-        await asyncio.wait_for(ends.client.closed.wait(), 20)
+        await asyncio.wait_for(ends.client.closed.wait(), _LONG_S)
         assert len(ends.gate.judged) == 1
 
 
@@ -151,7 +153,7 @@ async def test_large_bodies_pass_in_many_streams_at_once_within_the_windows() ->
         bodies = [bytes([number]) * 3_000_000 for number in range(5)]
         await asyncio.gather(*(ends.client.send(*one) for one in zip(streams, bodies, strict=True)))
         for stream, body in zip(streams, bodies, strict=True):
-            await asyncio.wait_for(ends.client.got[stream].done.wait(), 20)
+            await asyncio.wait_for(ends.client.got[stream].done.wait(), _LONG_S)
             assert ends.client.got[stream].body.endswith(body)
 
 
@@ -165,7 +167,7 @@ async def test_a_client_that_does_not_read_holds_the_server_back() -> None:
             await asyncio.sleep(0.3)
         assert ends.gate.down < 2_000_000
         ends.client.paused.set()
-        await asyncio.wait_for(ends.client.got[stream].done.wait(), 20)
+        await asyncio.wait_for(ends.client.got[stream].done.wait(), _LONG_S)
         assert len(ends.client.got[stream].body) == 20_000_000
 
 
@@ -177,13 +179,13 @@ async def test_what_the_server_breaks_off_is_broken_off() -> None:
         assert bytes(half.body) == b"half"
         assert half.reset is not None
         early = ends.client.ask(b"/early", method=b"POST", end=False)
-        await asyncio.wait_for(ends.client.got[early].headed.wait(), 20)
+        await asyncio.wait_for(ends.client.got[early].headed.wait(), _LONG_S)
         assert ends.client.got[early].headers[b":status"] == b"413"
         assert (await ends.client.get()).headers[b":status"] == b"200"
         closed = await ends.client.get(b"/close")
         assert closed.headers[b":status"] == b"502"
-        await asyncio.wait_for(ends.client.closed.wait(), 20)
-        await asyncio.wait_for(ends.relaying, 20)
+        await asyncio.wait_for(ends.client.closed.wait(), _LONG_S)
+        await asyncio.wait_for(ends.relaying, _LONG_S)
 
 
 async def test_a_server_that_leaves_still_ends_what_it_began() -> None:
@@ -203,11 +205,11 @@ async def test_a_request_that_is_withdrawn_is_withdrawn_there_and_counts_against
             ends.client.http.reset_stream(stream, 8)
             ends.client.write()
         for there in list(ends.server.got.values()):
-            await asyncio.wait_for(there.done.wait(), 20)
+            await asyncio.wait_for(there.done.wait(), _LONG_S)
             assert there.reset is not None
         stream = ends.client.ask(b"/echo", method=b"POST", end=False)
-        await asyncio.wait_for(ends.client.send(stream, bytes(2_000_000)), 20)
-        await asyncio.wait_for(ends.client.got[stream].done.wait(), 20)
+        await asyncio.wait_for(ends.client.send(stream, bytes(2_000_000)), _LONG_S)
+        await asyncio.wait_for(ends.client.got[stream].done.wait(), _LONG_S)
 
 
 async def test_an_idle_connection_ends_but_not_while_a_request_is_being_judged() -> None:
@@ -216,7 +218,7 @@ async def test_an_idle_connection_ends_but_not_while_a_request_is_being_judged()
 
     async with _relayed(idle_s=0.5, answer_to=hold) as ends:
         assert (await ends.client.get()).headers[b":status"] == b"200"
-        await asyncio.wait_for(ends.client.closed.wait(), 20)
+        await asyncio.wait_for(ends.client.closed.wait(), _LONG_S)
 
 
 async def test_a_credential_is_put_in_refused_elsewhere_and_masked(tmp_path: Path) -> None:
@@ -232,7 +234,7 @@ async def test_a_credential_is_put_in_refused_elsewhere_and_masked(tmp_path: Pat
         assert refused.headers[b":status"] == b"403"
         stream = ends.client.ask(b"/echo", method=b"POST", end=False)
         await ends.client.send(stream, b"a" + placeholder)
-        await asyncio.wait_for(ends.client.got[stream].done.wait(), 20)
+        await asyncio.wait_for(ends.client.got[stream].done.wait(), _LONG_S)
         assert ends.client.got[stream].headers[b":status"] == b"403"
         assert all(placeholder not in message.body for message in ends.server.got.values())
 
@@ -300,7 +302,7 @@ async def test_frames_that_are_not_taken_need_bounded_memory(data: bytes) -> Non
                 ends.client.writer.write(few)
                 await ends.client.writer.drain()
         if data:
-            await asyncio.wait_for(ends.client.closed.wait(), 20)
+            await asyncio.wait_for(ends.client.closed.wait(), _LONG_S)
         else:
             for _ in range(20):
                 await asyncio.sleep(0.1)
@@ -308,7 +310,7 @@ async def test_frames_that_are_not_taken_need_bounded_memory(data: bytes) -> Non
             answered.set()
             ends.client.http.end_stream(stream)
             ends.client.write()
-            assert (await asyncio.wait_for(_done(ends.client, stream), 20)).headers[b":status"] == b"200"
+            assert (await asyncio.wait_for(_done(ends.client, stream), _LONG_S)).headers[b":status"] == b"200"
 
 
 @pytest.mark.parametrize("count, ends_well", [(10, True), (60, False)])
@@ -328,13 +330,13 @@ async def test_heads_that_are_not_taken_need_bounded_memory(count: int, ends_wel
         ends.client.write()
         ends.client.paused.clear()
         stream = ends.client.ask()
-        await asyncio.wait_for(ends.server.got[stream].done.wait(), 20)
+        await asyncio.wait_for(ends.server.got[stream].done.wait(), _LONG_S)
         if not ends_well:
-            await asyncio.wait((ends.relaying,), timeout=20)
+            await asyncio.wait((ends.relaying,), timeout=_LONG_S)
         assert ends.relaying.done() != ends_well
         ends.client.paused.set()
         if ends_well:
-            assert (await asyncio.wait_for(_done(ends.client, stream), 20)).headers[b":status"] == b"200"
+            assert (await asyncio.wait_for(_done(ends.client, stream), _LONG_S)).headers[b":status"] == b"200"
 
 
 @pytest.mark.parametrize("size", [0, 4096, 2**31])
@@ -385,8 +387,8 @@ async def test_trailers_of_which_none_may_pass_end_the_message(trailer: tuple[by
         stream = ends.client.ask(method=b"POST", end=False)
         ends.client.http.send_headers(stream, [trailer], end_stream=True)
         ends.client.write()
-        there = await asyncio.wait_for(_done(ends.server, 1), 20)
-        got = await asyncio.wait_for(_done(ends.client, stream), 20)
+        there = await asyncio.wait_for(_done(ends.server, 1), _LONG_S)
+        got = await asyncio.wait_for(_done(ends.client, stream), _LONG_S)
         assert (there.reset, got.reset, got.headers[b":status"]) == (None, None, b"200")
         assert there.trailers == dict([trailer] if trailer[0] == b"x-sum" else [])
 
@@ -423,15 +425,15 @@ async def test_what_a_server_that_leaves_does_not_serve_may_be_asked_for_again()
 
     async with _relayed(answer_to=wait) as ends:
         streams = [ends.client.ask(b"/early", method=b"POST", end=False), ends.client.ask(b"/never")]
-        await asyncio.wait_for(ends.client.got[streams[0]].headed.wait(), 20)
+        await asyncio.wait_for(ends.client.got[streams[0]].headed.wait(), _LONG_S)
         streams = [streams[1], ends.client.ask(b"/never")]
         while len(ends.gate.judged) < 3:
             await asyncio.sleep(0.01)
         last = ends.server.http.highest_inbound_stream_id - 1
         ends.server.writer.write(b"\x00\x00\x08\x07\x00\x00\x00\x00\x00" + last.to_bytes(4, "big") + bytes(4))
-        assert (await asyncio.wait_for(_done(ends.client, streams[0]), 20)).reset == 7  # REFUSED_STREAM
+        assert (await asyncio.wait_for(_done(ends.client, streams[0]), _LONG_S)).reset == 7  # REFUSED_STREAM
         judged.set()
-        assert (await asyncio.wait_for(_done(ends.client, streams[1]), 20)).reset == 7
+        assert (await asyncio.wait_for(_done(ends.client, streams[1]), _LONG_S)).reset == 7
 
 
 async def test_a_long_answer_may_be_taken_in_small_pieces() -> None:
@@ -454,7 +456,7 @@ async def test_a_body_shorter_than_announced_is_broken_off(sent: bytes, ends_wel
         ends.client.write()
         await _done(ends.client, stream)
         assert (ends.client.got[stream].reset is None) == ends_well
-        await asyncio.wait_for(ends.server.got[1].done.wait(), 20)
+        await asyncio.wait_for(ends.server.got[1].done.wait(), _LONG_S)
         assert (ends.server.got[1].reset is None) == ends_well
 
 
