@@ -49,7 +49,8 @@ class Blocks:
             if isinstance(piece, dict):
                 texts = {name: text for name in _TEXTS if isinstance(text := piece.get(name), str)}
                 said.extend(texts.values())
-                self._chars += sum(map(len, texts.values())) + len(piece)
+                # Not what each piece repeats, such as its format.
+                self._chars += 1 + sum(map(len, texts.values())) + len(str(piece.get("data", "")))
                 if self._chars <= LIMIT_CHARS:
                     self._add(piece, texts, whole=whole)
         return "".join(said)
