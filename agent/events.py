@@ -135,6 +135,15 @@ class ModelDelta(RunEvent):
     text: str
 
 
+class ReasoningDelta(RunEvent):
+    """A piece of the model's reasoning, where the endpoint shows it; small pieces are joined.
+
+    A gateway emits it only for models with the setting store_reasoning.
+    """
+
+    text: str
+
+
 class RequestedCall(_Payload):
     """A tool call as the model wrote it; `arguments` is null where that was no JSON object."""
 
@@ -144,12 +153,13 @@ class RequestedCall(_Payload):
 
 
 class ModelFinished(RunEvent):
-    """The model has answered."""
+    """The model has answered. `reasoning_chars` is the length of the reasoning that its endpoint showed."""
 
     step: int
     text: str
     tool_calls: tuple[RequestedCall, ...]
     finish_reason: str
+    reasoning_chars: int = 0
     usage: Usage
     duration_ms: float
 
@@ -335,8 +345,11 @@ def _adapter(type_: str) -> TypeAdapter[RunEvent]:
 
 # --- pieces of text, joined into fewer and larger events with little delay ---
 
-PIECES = frozenset({"model_delta", "tool_output"})
-"""Events that may be joined, or dropped when too many wait: model_finished and tool_call_finished repeat the text."""
+PIECES = frozenset({"model_delta", "reasoning_delta", "tool_output"})
+"""Events that may be joined, or dropped when too many wait: model_finished and tool_call_finished repeat the text.
+
+Nothing repeats a reasoning_delta, and nothing depends on it.
+"""
 
 _INTERVAL_S = 0.05
 _LIMIT_CHARS = 4096

@@ -16,7 +16,7 @@ from agent.capabilities.summarization import short
 from agent.frozen import storable_text
 from agent.hooks.hook import Hook, InferenceRequest
 from agent.messages import Message
-from agent.models.model import MeteredModel, Model
+from agent.models.model import MeteredModel, Model, no_deltas
 from agent.state import AgentState, ContinuationDecision
 from agent.tools.tool import Capability
 
@@ -74,7 +74,7 @@ class SelfCritique(Hook):
         model = MeteredModel(self.model)
         try:
             async with asyncio.timeout(self.model_timeout_s):
-                said = await model.infer(asked, lambda _: None)
+                said = await model.infer(asked, no_deltas)
         except Exception as error:  # raising it again would lose the usage
             slow = f"the critique took longer than {self.model_timeout_s:g} s"
             why = slow if isinstance(error, TimeoutError) else error

@@ -26,7 +26,7 @@ from agent.filesystem import FileSystem
 from agent.frozen import storable_text
 from agent.hooks.hook import Hook, InferenceRequest
 from agent.messages import Message, Value
-from agent.models.model import CHARS_PER_TOKEN, MeteredModel, Model, messages_tokens, prompt_tokens
+from agent.models.model import CHARS_PER_TOKEN, MeteredModel, Model, messages_tokens, no_deltas, prompt_tokens
 from agent.state import AgentState, ModelResponse
 from agent.tools.tool import Capability
 
@@ -269,7 +269,7 @@ class SummarizedInput(Hook):
 
 
 async def _ask(model: Model, text: str) -> ModelResponse:
-    return await model.infer(InferenceRequest(_PROMPT, (Message(role="user", content=text),), ()), lambda _: None)
+    return await model.infer(InferenceRequest(_PROMPT, (Message(role="user", content=text),), ()), no_deltas)
 
 
 def input_estimate(state: AgentState) -> InputEstimate:

@@ -7,7 +7,7 @@ import hashlib
 import json
 import re
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,16 +15,29 @@ from agent.frozen import storable_text
 from agent.hooks.hook import InferenceRequest
 from agent.messages import Message, ToolCall, Usage
 from agent.models.endpoint_errors import UnusableAnswer
-from agent.models.model import CHARS_PER_TOKEN
+from agent.models.model import CHARS_PER_TOKEN, Arrived
+from agent.models.provider_data import Blocks, kept, kept_for
 from agent.models.settings import RequestSettings, ResponseFormat
 from agent.tools.intake import ArgumentReader
 
 _USUAL = RequestSettings()
 
+# Blocks of reasoning that are sent back: OpenRouter's, and those of LiteLLM for Anthropic's signed thinking.
+_BLOCKS = ("reasoning_details", "thinking_blocks")
+# Plain reasoning, by any of its names; it is sent back under the name that it came by.
+_REASONING = ("reasoning_content", "reasoning")
+# What belongs to a tool call besides its function, such as Gemini's thought signature.
+_CALL_EXTRAS = ("extra_content", "provider_specific_fields")
 
-def request_body(model: str, request: InferenceRequest, settings: RequestSettings = _USUAL) -> dict[str, Any]:
-    """Return the request: equal requests have equal bytes, and a longer thread begins with those of a shorter one."""
-    messages = [_message(message) for message in request.messages]
+
+def request_body(
+    model: str, request: InferenceRequest, settings: RequestSettings = _USUAL, provider: str | None = None
+) -> dict[str, Any]:
+    """Return the request: equal requests have equal bytes, and a longer thread begins with those of a shorter one.
+
+    `provider`, the endpoint and the model in one text, gets back what it wants of its own answers.
+    """
+    messages = [_message(message, kept_for(message, provider)) for message in request.messages]
     if request.system_prompt:
         messages.insert(0, {"role": "system", "content": request.system_prompt})
     if settings.prompt_cache == "cache_control":
@@ -47,8 +60,8 @@ def _asked(request: InferenceRequest, settings: RequestSettings) -> dict[str, An
         "stop": [*settings.stop] or None,
         "reasoning_effort": settings.reasoning_effort,
         settings.max_tokens_name or "max_tokens": None if bounded else settings.max_output_tokens,
-        "response_format": _response_format(settings.response_format, request.output_schema),
-        "prompt_cache_key": _cache_key(request.thread) if settings.prompt_cache == "prompt_cache_key" else None,
+        "response_format": response_format(settings.response_format, request.output_schema),
+        "prompt_cache_key": cache_key(request.thread) if settings.prompt_cache == "prompt_cache_key" else None,
     }
     if request.tools:  # endpoints refuse these without tools
         asked["tool_choice"] = choice if named else {"type": "function", "function": {"name": choice}}
@@ -56,12 +69,13 @@ def _asked(request: InferenceRequest, settings: RequestSettings) -> dict[str, An
     return {name: value for name, value in asked.items() if value is not None}
 
 
-def _cache_key(thread: str) -> str | None:
-    # A digest, because endpoints limit its length, and a thread's id is nothing to them.
+def cache_key(thread: str) -> str | None:
+    """Return a key for a thread: a digest, because endpoints limit its length, and an id is nothing to them."""
     return hashlib.sha256(thread.encode()).hexdigest()[:32] if thread else None
 
 
-def _response_format(kind: ResponseFormat | None, schema: Mapping[str, Any] | None) -> dict[str, Any] | None:
+def response_format(kind: ResponseFormat | None, schema: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """Return how an answer is made to fit a schema, None if it is not."""
     if kind is None or schema is None:
         return None
     named = {"json_schema": {"name": "answer", "schema": schema}} if kind == "json_schema" else {}
@@ -83,23 +97,34 @@ def _mark_cacheable(messages: list[dict[str, Any]]) -> None:
             message["content"][-1]["cache_control"] = {"type": "ephemeral"}
 
 
-def _message(message: Message) -> dict[str, Any]:
+def _message(message: Message, back: Mapping[str, Any]) -> dict[str, Any]:
     # With tool calls all endpoints accept an empty text: some refuse null, others require the key.
     said: dict[str, Any] = {"role": message.role, "content": message.content}
     if message.tool_calls:
         said["tool_calls"] = [*map(_call, message.tool_calls)]
+        extras = back.get("calls")
+        if isinstance(extras, list) and len(extras) == len(message.tool_calls):  # else a hook changed the calls
+            for call, extra in zip(said["tool_calls"], extras, strict=True):
+                call.update(extra)
     elif message.role == "assistant" and not message.content:
         said["content"] = "(no text)"  # some endpoints refuse an empty answer in a history
     if message.tool_call_id is not None:
         said["tool_call_id"] = message.tool_call_id
+    said |= back.get("message", {})
     return said
 
 
 def _call(call: ToolCall) -> dict[str, Any]:
-    # Endpoints refuse a name that the model made up, and broken JSON, which the call's result quotes.
+    return {"id": call.id, "type": "function", "function": sent_function(call)}
+
+
+def sent_function(call: ToolCall) -> dict[str, str]:
+    """Return a call's name and arguments as endpoints accept them.
+
+    They refuse a name that the model made up, and broken JSON, which the call's result quotes.
+    """
     name = re.sub(r"[^a-zA-Z0-9_-]", "_", call.name)[:64] or "_"
-    arguments = "{}" if call.arguments is None else json.dumps(call.arguments)
-    return {"id": call.id, "type": "function", "function": {"name": name, "arguments": arguments}}
+    return {"name": name, "arguments": "{}" if call.arguments is None else json.dumps(call.arguments)}
 
 
 @dataclass
@@ -111,6 +136,7 @@ class _Call:
     name: str = ""
     arguments: list[str] = field(default_factory=list)
     continued: bool = False
+    extra: dict[str, Any] = field(default_factory=dict)
 
     def add(self, id_: str, name: str, arguments: str) -> None:
         self.continued = self.continued or not name
@@ -140,7 +166,7 @@ class Gathered:
 
     Parallel calls are distinguished by `index`, for endpoints that omit or repeat it by ids, names and complete calls;
     missing and duplicate ids are replaced. `begun`: a choice was received, so the answer is charged. `reasoning_chars`
-    counts the reasoning, which is dropped.
+    counts the reasoning, which is no part of the text. `ended` is never set: usage may follow the finish reason.
     """
 
     finish_reason: str = ""
@@ -149,14 +175,18 @@ class Gathered:
     reasoning_chars: int = 0
     begun: bool = False
     refused: bool = False
+    ended: bool = False
     _reader: ArgumentReader = field(default_factory=ArgumentReader)  # to look at pieces
     _text: list[str] = field(default_factory=list)
+    _reasoning: dict[str, list[str]] = field(default_factory=dict)  # by its name
+    _blocks: dict[str, Blocks] = field(default_factory=dict)
+    _extra: dict[str, Any] = field(default_factory=dict)
     _calls: list[_Call] = field(default_factory=list)
     _open: dict[int, _Call] = field(default_factory=dict)
     _taken: int = 0
 
-    def add(self, answer: Any) -> str:
-        """Add a chunk of a stream or a whole answer, as JSON; return its text. Raises UnusableAnswer."""
+    def add(self, answer: Any) -> Arrived:
+        """Add a chunk of a stream or a whole answer, as JSON; return what it brought. Raises UnusableAnswer."""
         if not isinstance(answer, dict):
             raise UnusableAnswer("JSON that is no object")
         self._taken += 1  # counts empty chunks too: a stream of them must end
@@ -164,7 +194,7 @@ class Gathered:
         choices = answer.get("choices")
         choice = choices[0] if isinstance(choices, list) and choices else None
         if not isinstance(choice, dict):
-            return ""
+            return Arrived()
         self.begun = True
         reason = choice.get("finish_reason")
         if reason and isinstance(reason, str):
@@ -172,12 +202,12 @@ class Gathered:
         whole = isinstance(choice.get("message"), dict)
         said = choice["message"] if whole else choice.get("delta")
         if not isinstance(said, dict):  # some endpoints end with a choice that has no delta
-            return ""
+            return Arrived()
         calls = said.get("tool_calls")
         for fragment in calls if isinstance(calls, list) else ():
             if isinstance(fragment, dict):
                 self._add_call(fragment, whole=whole)
-        return self._add_text(said)
+        return Arrived(self._add_text(said), self._add_reasoning(said, whole=whole))
 
     def _add_text(self, said: dict[str, Any]) -> str:
         refusal = _plain_text(said.get("refusal"))
@@ -185,11 +215,24 @@ class Gathered:
         text = _plain_text(said.get("content")) + refusal
         if text:
             self._text.append(text)
-        reasoning = said.get("reasoning_content") or said.get("reasoning")
-        reasoning_chars = len(reasoning) if isinstance(reasoning, str) else 0
-        self.reasoning_chars += reasoning_chars
-        self._take(len(text) + reasoning_chars)
+        self._take(len(text))
         return text
+
+    def _add_reasoning(self, said: dict[str, Any], *, whole: bool) -> str:
+        """Add the reasoning; endpoints that send blocks often repeat their text beside them."""
+        in_blocks = ""
+        for name in _BLOCKS:
+            if said.get(name):
+                in_blocks = self._blocks.setdefault(name, Blocks()).add(said[name], whole=whole) or in_blocks
+        if isinstance(extra := said.get("extra_content"), dict):
+            self._extra["extra_content"] = extra
+        name = next((name for name in _REASONING if said.get(name) and isinstance(said[name], str)), "")
+        reasoning: str = said[name] if name else in_blocks or _thinking(said.get("content"))
+        if name:
+            self._reasoning.setdefault(name, []).append(reasoning)
+        self.reasoning_chars += len(reasoning)
+        self._take(len(reasoning))
+        return reasoning
 
     def _take(self, chars: int) -> None:
         self._taken += chars
@@ -209,6 +252,7 @@ class Gathered:
             if index is not None:
                 self._open[index] = call
         call.add(id_, name, arguments)
+        call.extra |= {name: value for name in _CALL_EXTRAS if isinstance(value := fragment.get(name), dict) and value}
 
     def _call_of(self, index: int | None, id_: str) -> _Call | None:
         """Return the call that a fragment seems to continue, None for a new one."""
@@ -225,15 +269,33 @@ class Gathered:
     def empty(self) -> bool:
         return not self._text and not self._calls
 
-    def message(self) -> Message:
-        seen: set[str] = set()
+    def message(self, provider: str | None = None) -> Message:
+        """Return the message; it has what `provider`, the endpoint and model that sent it, wants back."""
         reader = ArgumentReader()
-        calls = []
-        for call in sorted(self._calls, key=lambda call: call.index or 0):
-            id_ = call.id if call.id and call.id not in seen else f"call_{uuid.uuid4().hex}"
-            seen.add(id_)
-            calls.append(reader.call(id_, call.name, "".join(call.arguments)))
-        return Message(role="assistant", content="".join(self._text), tool_calls=tuple(calls))
+        in_order = sorted(self._calls, key=lambda call: call.index or 0)
+        ids = call_ids(call.id for call in in_order)
+        calls = [reader.call(id_, call.name, "".join(call.arguments)) for id_, call in zip(ids, in_order, strict=True)]
+        back = kept(provider, self._wanted_back(in_order))
+        return Message(role="assistant", content="".join(self._text), tool_calls=tuple(calls), provider_data=back)
+
+    def _wanted_back(self, calls: list[_Call]) -> dict[str, Any]:
+        """Return what the endpoint wants back: blocks always, plain reasoning with tool calls only.
+
+        DeepSeek requires the reasoning of every answer that called tools, however old, and has no use for any other.
+        """
+        said = self._extra | {name: whole for name, blocks in self._blocks.items() if (whole := blocks.whole())}
+        if calls and not any(name in said for name in _BLOCKS):
+            said |= {name: storable_text("".join(pieces)) for name, pieces in self._reasoning.items()}
+        extras = [call.extra for call in calls]
+        return ({"message": said} if said else {}) | ({"calls": extras} if any(extras) else {})
+
+
+def call_ids(sent: Iterable[str]) -> list[str]:
+    """Return the ids of an answer's calls; missing and duplicate ones are replaced."""
+    ids: list[str] = []
+    for id_ in sent:
+        ids.append(id_ if id_ and id_ not in ids else f"call_{uuid.uuid4().hex}")
+    return ids
 
 
 def _text(value: Any) -> str:
@@ -252,10 +314,18 @@ def _plain_text(content: Any) -> str:
     return "".join(text for text in texts if isinstance(text, str))
 
 
+def _thinking(content: Any) -> str:
+    """Return the reasoning in a content that is a list of parts, as Mistral's."""
+    parts = content if isinstance(content, list) else []
+    thoughts = (part.get("thinking") for part in parts if isinstance(part, dict) and part.get("type") == "thinking")
+    return "".join(map(_plain_text, thoughts))
+
+
 def usage_of(reported: Any, body: Mapping[str, Any], written_chars: int) -> Usage:
     """Return the reported usage; missing or invalid numbers are estimated as characters / 4."""
     reported = reported if isinstance(reported, dict) else {}
-    sent_chars = sum(len(json.dumps(body.get(part, []), ensure_ascii=False)) for part in ("messages", "tools"))
+    sent = [body[part] for part in ("messages", "input", "instructions", "tools") if part in body]
+    sent_chars = sum(len(json.dumps(part, ensure_ascii=False)) for part in sent)
     return Usage(
         input_tokens=_tokens(reported.get("prompt_tokens"), sent_chars),
         output_tokens=_tokens(reported.get("completion_tokens"), written_chars),

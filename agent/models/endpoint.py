@@ -25,7 +25,7 @@ from agent.models.endpoint_errors import (
     said_by,
     unsupported_parameter,
 )
-from agent.models.settings import Connection
+from agent.models.settings import Api, Connection
 
 
 class Endpoint:
@@ -71,14 +71,15 @@ class Endpoint:
         await self._client.close()
 
     @asynccontextmanager
-    async def answer(self, body: Mapping[str, Any], *, stream: bool) -> AsyncIterator[AsyncIterator[bytes]]:
+    async def answer(self, body: Mapping[str, Any], api: Api, *, stream: bool) -> AsyncIterator[AsyncIterator[bytes]]:
         """Send a request; the context is its answer's bytes. Everything that fails in it is a ModelError."""
-        needed = {name: body[name] for name in ("model", "messages")}
+        of_api: Any = self._client.responses if api == "responses" else self._client.chat.completions
+        needed = {name: body[name] for name in ("model", "messages", "input") if name in body}
         rest = {name: value for name, value in body.items() if name not in needed}
         read_s = self.connection.idle_timeout_s if stream else self.connection.timeout_s
         async with (
             self._model_errors(stream=stream),
-            self._client.chat.completions.with_streaming_response.create(
+            of_api.with_streaming_response.create(
                 **needed, stream=stream, extra_body=rest or None, **self._options(read_s)
             ) as response,
         ):

@@ -96,7 +96,10 @@ def complaint_of(text: str) -> Complaint:
 
 
 def complaint_in(answer: Any) -> Complaint | None:
-    """Return the error that a JSON document is or has in its first choice, if any; Gemini wraps it in a list."""
+    """Return the error that a JSON document is or has, also in its first choice or its response, if any.
+
+    Gemini wraps it in a list.
+    """
     if isinstance(answer, list) and len(answer) == 1:
         answer = answer[0]
     if not isinstance(answer, Mapping):
@@ -105,7 +108,9 @@ def complaint_in(answer: Any) -> Complaint | None:
     choices = answer.get("choices")
     if not error and isinstance(choices, list) and choices and isinstance(choices[0], Mapping):
         error = choices[0].get("error")
-    if not error and answer.get("object") == "error":
+    if not error and isinstance(response := answer.get("response"), Mapping):
+        error = response.get("error")
+    if not error and "error" in (answer.get("object"), answer.get("type")):
         error = answer
     if not error and choices is None:
         error = next((answer[name] for name in ("message", "detail", "errors", "msg") if answer.get(name)), None)
@@ -129,6 +134,8 @@ def unsupported_parameter(complaint: Complaint) -> str | None:
     """
     if complaint.code in _UNSUPPORTED_CODES and re.fullmatch(r"\w{1,64}", complaint.parameter):
         return complaint.parameter
+    if "encrypted content is not supported" in complaint.words.lower():  # OpenAI's, of a model that does not reason
+        return "include"
     for pattern in _UNSUPPORTED:
         if found := pattern.search(complaint.words):
             return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", found["name"][:64]).lower()  # some write reasoningEffort

@@ -5,7 +5,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from agent.cancellation import Cancellation
 from agent.errors import ModelError, ModelNonsense, ModelUnavailable
@@ -19,7 +19,30 @@ from agent.tools.intake import bounded
 
 CHARS_PER_TOKEN = 4
 
-OnDelta = Callable[[str], None]
+
+class OnDelta(Protocol):
+    """Takes pieces of an answer as they arrive."""
+
+    def __call__(self, text: str, *, reasoning: bool = False, shown: bool = True) -> None:
+        """Take a piece of the text, or of the `reasoning`; a piece that is not `shown` is only counted."""
+
+
+def no_deltas(text: str, *, reasoning: bool = False, shown: bool = True) -> None:
+    """Drop the pieces: the answer has them all."""
+
+
+class Arrived(NamedTuple):
+    """What a piece of an answer brought."""
+
+    text: str = ""
+    reasoning: str = ""
+
+    def deliver(self, on_delta: OnDelta) -> None:
+        if self.reasoning:
+            on_delta(self.reasoning, reasoning=True)
+        if self.text:
+            on_delta(self.text)
+
 
 OnWait = Callable[[str], AbstractContextManager[None]]
 """A context for the time that a request waits in a queue; the argument says what for."""
@@ -44,9 +67,10 @@ class QueuedModel(Model, Protocol):
 
 
 def message_tokens(message: Message) -> int:
-    """Return the estimate for a message: its content and the arguments of its tool calls."""
+    """Return the estimate for a message: its content, the arguments of its tool calls, and reasoning that is kept."""
     calls = sum(len(call.name) + len(json.dumps(call.arguments or {})) for call in message.tool_calls)
-    return -(-(len(message.content) + calls) // CHARS_PER_TOKEN)
+    kept = len(json.dumps(message.provider_data.data)) if message.provider_data is not None else 0
+    return -(-(len(message.content) + calls + kept) // CHARS_PER_TOKEN)
 
 
 def messages_tokens(messages: Iterable[Message]) -> int:
@@ -74,10 +98,10 @@ class MeteredModel:
     async def infer(self, request: InferenceRequest, on_delta: OnDelta) -> ModelResponse:
         received_chars = 0
 
-        def received(text: str) -> None:
+        def received(text: str, *, reasoning: bool = False, shown: bool = True) -> None:
             nonlocal received_chars
             received_chars += len(text)
-            on_delta(text)
+            on_delta(text, reasoning=reasoning, shown=shown)
 
         try:
             response = await self._inner.infer(request, received)
@@ -91,6 +115,27 @@ class MeteredModel:
         if isinstance(response, ModelResponse):  # else the loop reports the wrong type
             self.usage += response.usage
         return response
+
+
+class _Deltas:
+    """Emits the pieces of an attempt, of its text and of its reasoning, in the order in which they arrive."""
+
+    def __init__(self, events: EventSink) -> None:
+        self.reasoning_chars = 0
+        self._text = Coalescer(lambda text: emit(events, "model_delta", text=text))
+        self._reasoning = Coalescer(lambda text: emit(events, "reasoning_delta", text=text))
+
+    def add(self, text: str, *, reasoning: bool = False, shown: bool = True) -> None:
+        if reasoning:
+            self.reasoning_chars += len(text)
+        now, before = (self._reasoning, self._text) if reasoning else (self._text, self._reasoning)
+        if shown and text:
+            before.flush()
+            now.add(text)
+
+    def flush(self) -> None:
+        self._reasoning.flush()
+        self._text.flush()
 
 
 @dataclass
@@ -122,7 +167,7 @@ class Inference:
 
     async def run(self, request: InferenceRequest, cancellation: Cancellation) -> ModelResponse:
         """Return the response. Raises ModelError, HookFailed of a ring, and whatever a driver raises."""
-        deltas = Coalescer(lambda text: emit(self.events, "model_delta", text=text))
+        deltas = _Deltas(self.events)
         started_s = self.clock()
         first_asked_s: float | None = None
 
@@ -130,6 +175,7 @@ class Inference:
             nonlocal first_asked_s
             first_asked_s = self.clock() if first_asked_s is None else first_asked_s
             cancellation.heed()
+            deltas.reasoning_chars = 0  # of the attempt that succeeds
             try:
                 return await self._ask(asked, deltas)
             except Exception as error:  # also undocumented ones: the events must be complete
@@ -156,6 +202,7 @@ class Inference:
             text=message.content,
             tool_calls=[{"id": call.id, "name": call.name, "arguments": call.arguments} for call in message.tool_calls],
             finish_reason=response.finish_reason,
+            reasoning_chars=deltas.reasoning_chars,
             usage=response.usage.model_dump(),
             duration_ms=round((elapsed_s - self.model_wait_s) * 1000, 3),
         )
@@ -170,7 +217,7 @@ class Inference:
         finally:
             self.model_wait_s += self.clock() - since_s
 
-    async def _ask(self, request: InferenceRequest, deltas: Coalescer) -> ModelResponse:
+    async def _ask(self, request: InferenceRequest, deltas: _Deltas) -> ModelResponse:
         cancellation = await Cancellation.watch()
         try:
             return await self._model.infer(request, deltas.add)

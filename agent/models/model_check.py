@@ -14,6 +14,7 @@ from typing import Any, Literal
 from agent.errors import ContextLengthExceeded, ModelError
 from agent.hooks.hook import InferenceRequest
 from agent.messages import Message, ToolSpec
+from agent.models.model import no_deltas
 from agent.models.openai_model import OpenAIModel
 from agent.models.settings import RequestSettings
 from agent.state import ModelResponse
@@ -126,7 +127,7 @@ class ModelCheck:
         messages = (Message(role="user", content=text),) if isinstance(text, str) else text
         request = InferenceRequest(_SYSTEM, messages, (_TOOL,) if tools else (), schema)
         async with self._open(stream, RequestSettings(**known)) as model:
-            response = await model.infer(request, lambda _: None)
+            response = await model.infer(request, no_deltas)
             if model.learned:
                 self._report.settings.update(model.learned)
         return response

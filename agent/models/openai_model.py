@@ -1,4 +1,4 @@
-"""Any OpenAI-compatible endpoint, through chat completions."""
+"""Any OpenAI-compatible endpoint, through chat completions or the Responses API."""
 
 import asyncio
 import contextlib
@@ -12,8 +12,9 @@ import httpx2
 from agent.errors import ModelError, ModelRefused, ModelUnavailable
 from agent.hooks.hook import InferenceRequest
 from agent.messages import Usage
+from agent.models import chat_completions, responses
 from agent.models.bounded_http import EventReader, ServerEvent
-from agent.models.chat_completions import Gathered, request_body, usage_of
+from agent.models.chat_completions import usage_of
 from agent.models.endpoint import Endpoint
 from agent.models.endpoint_errors import UnusableAnswer, complaint_in, complaint_of, is_html, parsed, plain
 from agent.models.model import OnDelta
@@ -21,8 +22,12 @@ from agent.models.prices import Prices
 from agent.models.settings import Connection, MaxTokensName, RequestSettings
 from agent.state import ModelResponse
 
+Gathered = chat_completions.Gathered | responses.Gathered
+
 _NO_STREAM = "if it cannot stream with tools, set stream to false"
 _QUOTED_CHARS = 500
+# What a request can do without, if an endpoint does not take it.
+_OPTIONAL = frozenset({"stream_options", "include", "store"})
 _MAX_TOKENS_NAMES: tuple[MaxTokensName, MaxTokensName] = ("max_tokens", "max_completion_tokens")
 
 
@@ -54,7 +59,9 @@ class OpenAIModel:
         self._settings = settings or RequestSettings()
         self._prices = prices
         self._endpoint = Endpoint(name, base_url, api_key, connection or Connection(), now)
-        self._counts_usage = True  # whether a stream may be asked for its usage
+        self._api = responses if self._settings.api == "responses" else chat_completions
+        self._provider = f"{self._endpoint.address} {name}" if self._settings.send_reasoning else None
+        self._not_taken: set[str] = set()
         self._renamed = False  # whether max_tokens_name has changed
         if self._settings.max_tokens_name is None and "//api.openai.com" in self._endpoint.address:
             self._settings = replace(self._settings, max_tokens_name="max_completion_tokens")
@@ -78,7 +85,7 @@ class OpenAIModel:
         return await self._endpoint.listed()
 
     async def infer(self, request: InferenceRequest, on_delta: OnDelta) -> ModelResponse:
-        """Send the request; `on_delta` gets text as it arrives.
+        """Send the request; `on_delta` gets text and reasoning as they arrive.
 
         It is sent once more where the endpoint refuses a parameter that has another name, which is remembered. Raises
         ModelUnavailable, ModelRefused (ContextLengthExceeded among others) or ModelNonsense. After tool calls an empty
@@ -86,7 +93,8 @@ class OpenAIModel:
         """
         may_be_empty = bool(request.messages) and request.messages[-1].role == "tool"
         while True:
-            body, gathered = request_body(self.name, request, self._settings), Gathered()
+            body = self._api.request_body(self.name, request, self._settings, self._provider)
+            gathered = self._api.Gathered()
             try:
                 await self._ask(body, gathered, on_delta)
                 return self._response(gathered, body, may_be_empty=may_be_empty)
@@ -99,8 +107,8 @@ class OpenAIModel:
 
     def _adapted(self, parameter: str | None, body: Mapping[str, Any]) -> bool:
         """Remember what an endpoint does not take; return whether to ask again without it."""
-        if parameter == "stream_options" and self._counts_usage and self._stream:
-            self._counts_usage = False
+        if parameter in _OPTIONAL - self._not_taken:
+            self._not_taken.add(parameter)
             return True
         if parameter not in _MAX_TOKENS_NAMES or parameter not in body or parameter in self._settings.extra:
             return False
@@ -111,10 +119,11 @@ class OpenAIModel:
     async def _ask(self, body: dict[str, Any], gathered: Gathered, on_delta: OnDelta) -> None:
         """Read the answer: events or one document, whichever the endpoint sends."""
         asked = body
-        if self._stream and self._counts_usage:
+        if self._stream and self._api is chat_completions:
             asked = {"stream_options": {"include_usage": True}, **body}
+        asked = {name: value for name, value in asked.items() if name not in self._not_taken}
         reader, done, events = EventReader(), False, 0
-        async with self._endpoint.answer(asked, stream=self._stream) as pieces:
+        async with self._endpoint.answer(asked, self._settings.api, stream=self._stream) as pieces:
             async for event in _events(reader, pieces):
                 events += 1
                 if done := event.data.startswith("[DONE]"):
@@ -123,6 +132,9 @@ class OpenAIModel:
                 if event.is_error:
                     raise self._endpoint.complained(complaint_of(event.data))
                 self._add(parsed(event.data), gathered, on_delta)
+                if gathered.ended:
+                    await _read_rest(pieces)
+                    break
             if not events:
                 self._take_document(reader.text, gathered, on_delta)
             elif not gathered.finish_reason:
@@ -141,9 +153,7 @@ class OpenAIModel:
 
     def _add(self, answer: Any, gathered: Gathered, on_delta: OnDelta) -> None:
         complaint = complaint_in(answer)
-        text = gathered.add(answer)
-        if text:
-            on_delta(text)
+        gathered.add(answer).deliver(on_delta)
         if complaint is not None:
             raise self._endpoint.complained(complaint)
         if gathered.endless:
@@ -170,7 +180,7 @@ class OpenAIModel:
                     "max_output_tokens, or check how the server separates reasoning and answer"
                 )
             raise self._endpoint.nonsense(f"an empty answer ({given})")
-        message = gathered.message()
+        message = gathered.message(self._provider)
         if gathered.refused and not message.tool_calls:
             reason = "refusal"
         usage = self._usage(gathered, body)

@@ -59,13 +59,17 @@ class Fault:
 
 @dataclass(frozen=True)
 class Turn:
-    """One answer. `say` and `calls` may be functions of the received texts, e.g. to take a path from a result."""
+    """One answer. `say` and `calls` may be functions of the received texts, e.g. to take a path from a result.
+
+    `reasoning` is sent before them, as the API in use sends it.
+    """
 
     say: str | Callable[[Received], str] = ""
     calls: Sequence[Call] | Callable[[Received], Sequence[Call]] = ()
     expect: Sequence[Expectation] = ()
     finish_reason: str | None = None
     fault: Fault | None = None
+    reasoning: str = ""
 
 
 @dataclass(frozen=True)
@@ -75,10 +79,14 @@ class Answer:
     text: str
     calls: tuple[dict[str, Any], ...]
     finish_reason: str
-    usage: dict[str, int]
+    usage: dict[str, Any]
+    reasoning: str = ""
+    index: int = 0
 
     def completion(self) -> dict[str, Any]:
         message: dict[str, Any] = {"role": "assistant", "content": self.text or None}
+        if self.reasoning:
+            message["reasoning_content"] = self.reasoning
         if self.calls:
             message["tool_calls"] = [*self.calls]
         choice = {"index": 0, "message": message, "finish_reason": self.finish_reason}
@@ -90,7 +98,7 @@ class ExpectationFailed(Exception):
 
 
 class Script:
-    """Plays the turns. `failures` lists unmet expectations, `requests` all requests as bodies of chat completions.
+    """Plays the turns. `failures` lists unmet expectations, `requests` the bodies of all requests.
 
     The number of assistant messages in a request selects the turn, so that several runs, and repeated requests, can
     share a script; `by_model` has turns for requests to other models, such as a subagent's.
@@ -104,9 +112,9 @@ class Script:
         self._faults_played: Counter[tuple[str, int]] = Counter()
 
     def play(self, request: dict[str, Any], size_bytes: int) -> Answer | Fault:
-        """Return the answer to a request, the body of a chat completion. Raises ExpectationFailed."""
+        """Return the answer to a request, the body of either API. Raises ExpectationFailed."""
         self.requests.append(request)
-        messages: list[dict[str, Any]] = request["messages"]
+        messages = request["messages"] if "messages" in request else _messages_of(request["input"])
         model = str(request.get("model"))
         index: int = sum(message["role"] == "assistant" for message in messages)
         turns = self._by_model.get(model, self._turns)
@@ -130,7 +138,20 @@ class Script:
         return ExpectationFailed(message)
 
 
-def _received(messages: Sequence[dict[str, Any]]) -> list[str]:
+def _messages_of(items: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the messages in the input of a request to the Responses API; the items of one answer are one message."""
+    messages: list[dict[str, Any]] = []
+    for item in items:
+        if item.get("type") == "function_call_output":
+            messages.append({"role": "tool", "content": item["output"]})
+        elif item.get("role", "assistant") != "assistant":
+            messages.append({"role": item["role"], "content": item["content"]})
+        elif not messages or messages[-1]["role"] != "assistant":
+            messages.append({"role": "assistant", "content": ""})
+    return messages
+
+
+def _received(messages: Sequence[Mapping[str, Any]]) -> list[str]:
     texts: list[str] = []
     for message in reversed(messages):
         if message["role"] == "assistant":
@@ -177,9 +198,16 @@ def _compose(index: int, turn: Turn, received: Received, request_bytes: int) -> 
         id_ = f"call_{index}_{position}" if call.id is None else call.id
         arguments = call.arguments if isinstance(call.arguments, str) else json.dumps(call.arguments)
         calls.append({"id": id_, "type": "function", "function": {"name": call.name, "arguments": arguments}})
-    prompt, written = request_bytes // 4, (len(text) + sum(len(str(call)) for call in calls)) // 4
-    usage = {"prompt_tokens": prompt, "completion_tokens": written, "total_tokens": prompt + written}
-    return Answer(text, tuple(calls), turn.finish_reason or ("tool_calls" if calls else "stop"), usage)
+    prompt, reasoned = request_bytes // 4, len(turn.reasoning) // 4
+    written = (len(text) + sum(len(str(call)) for call in calls)) // 4 + reasoned
+    usage: dict[str, Any] = {
+        "prompt_tokens": prompt,
+        "completion_tokens": written,
+        "total_tokens": prompt + written,
+        "completion_tokens_details": {"reasoning_tokens": reasoned},
+    }
+    finish_reason = turn.finish_reason or ("tool_calls" if calls else "stop")
+    return Answer(text, tuple(calls), finish_reason, usage, turn.reasoning, index)
 
 
 def envelope(kind: str) -> dict[str, Any]:
@@ -208,7 +236,7 @@ class ScriptedModel(Script):
         if isinstance(answer, Fault):
             raise self._error(answer)
         gathered = Gathered()
-        on_delta(gathered.add(answer.completion()))
+        gathered.add(answer.completion()).deliver(on_delta)
         usage = usage_of(gathered.usage, body, gathered.written_chars)
         message, reason = gathered.message(), gathered.finish_reason
         return ModelResponse(message=message, finish_reason=reason, usage=usage, model=self.name)

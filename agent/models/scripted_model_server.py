@@ -1,7 +1,7 @@
 """A model server that follows a script (agent.models.scripted_model), for demos and tests with a real client.
 
-It serves `POST /v1/chat/completions` over HTTP/1.1 on loopback, with and without SSE, at its `base_url`. An unmet
-expectation is answered with HTTP 400 of type script_expectation_failed.
+It serves `POST /v1/chat/completions` and `POST /v1/responses` over HTTP/1.1 on loopback, with and without SSE, at its
+`base_url`. An unmet expectation is answered with HTTP 400 of type script_expectation_failed.
 """
 
 import asyncio
@@ -11,9 +11,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any, Self, cast
 
+from agent.models import scripted_responses
 from agent.models.scripted_model import Answer, Call, ExpectationFailed, Fault, Received, Script, Turn, envelope
 
 __all__ = ["Call", "Fault", "Received", "ScriptedModelServer", "Turn"]
+
+
+_CHAT, _RESPONSES = "/v1/chat/completions", "/v1/responses"
 
 
 class ScriptedModelServer(Script):
@@ -56,17 +60,23 @@ class ScriptedModelServer(Script):
                 await writer.wait_closed()
 
     async def _answer(self, method: str, path: str, body: bytes, writer: asyncio.StreamWriter) -> None:
-        if (method, path) != ("POST", "/v1/chat/completions"):
-            await _send(writer, 404, _error("not_found", f"only POST /v1/chat/completions, not {method} {path}"), {})
+        if method != "POST" or path not in (_CHAT, _RESPONSES):
+            only = f"only POST {_CHAT} and POST {_RESPONSES}, not {method} {path}"
+            await _send(writer, 404, _error("not_found", only), {})
             return
         request = json.loads(body)
+        responses = path == _RESPONSES
         try:
             answer = self.play(request, len(body))
         except ExpectationFailed as failed:
             await _send(writer, 400, _error("script_expectation_failed", str(failed)), {})
             return
         if isinstance(answer, Fault):
-            await _play_fault(answer, request, writer)
+            await _play_fault(answer, writer, stream=bool(request.get("stream")), responses=responses)
+        elif responses and request.get("stream"):
+            await _send_events(writer, scripted_responses.events(answer, self._pieces))
+        elif responses:
+            await _send(writer, 200, json.dumps(scripted_responses.document(answer)), {})
         elif request.get("stream"):
             include_usage = bool((request.get("stream_options") or {}).get("include_usage"))
             await _send_events(writer, self._chunks(answer, include_usage=include_usage))
@@ -75,6 +85,8 @@ class ScriptedModelServer(Script):
 
     def _chunks(self, answer: Answer, *, include_usage: bool) -> Iterator[str]:
         yield _chunk({"role": "assistant", "content": ""})
+        for piece in self._pieces(answer.reasoning):
+            yield _chunk({"reasoning_content": piece})
         for piece in self._pieces(answer.text):
             yield _chunk({"content": piece})
         for position, call in enumerate(answer.calls):
@@ -143,19 +155,21 @@ def _write_event(writer: asyncio.StreamWriter, event: str) -> None:
     writer.write(f"{len(data):x}\r\n".encode() + data + b"\r\n")
 
 
-async def _play_fault(fault: Fault, request: dict[str, Any], writer: asyncio.StreamWriter) -> None:
+async def _play_fault(fault: Fault, writer: asyncio.StreamWriter, *, stream: bool, responses: bool) -> None:
     if fault.kind == "status":
         body = _error("scripted_fault", f"a scripted HTTP {fault.status}") if fault.body is None else fault.body
         text = body if isinstance(body, str) else json.dumps(body)
         await _send(writer, fault.status, text, fault.headers)
         return
-    stream = request.get("stream")
     if fault.kind == "drop":
         if stream:
             writer.write(_EVENT_STREAM_HEAD)
-            _write_event(writer, _chunk({"role": "assistant", "content": "I was about to"}))
+            said = _chunk({"role": "assistant", "content": "I was about to"})
+            for event in scripted_responses.begun() if responses else [said]:
+                _write_event(writer, event)
             await writer.drain()
         raise ConnectionError("scripted")
-    empty = "[DONE]" if stream else json.dumps({**envelope("chat.completion"), "choices": []})
+    nothing = scripted_responses.nothing() if responses else {**envelope("chat.completion"), "choices": []}
+    empty = "[DONE]" if stream else json.dumps(nothing)
     text = "{nope" if fault.kind == "nonsense" else empty
     await (_send_events(writer, [text]) if stream else _send(writer, 200, text, {}))

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-Api = Literal["chat_completions"]
+Api = Literal["chat_completions", "responses"]
 MaxTokensName = Literal["max_tokens", "max_completion_tokens"]
 PromptCache = Literal["cache_control", "prompt_cache_key"]
 ResponseFormat = Literal["json_schema", "json_object"]
@@ -13,14 +13,16 @@ ResponseFormat = Literal["json_schema", "json_object"]
 
 @dataclass(frozen=True, kw_only=True)
 class RequestSettings:
-    """What each request asks for; the endpoint decides what is None.
+    """What each request asks for, and through which API; the endpoint decides what is None.
 
     `max_tokens_name` is the name under which `max_output_tokens` is sent; None means that the endpoint is asked once
     and its answer remembered. `tool_choice` is auto, none, required or a tool's name. `response_format` is used for an
-    answer that must fit a schema. `prompt_cache` marks what the endpoint may cache, as it wants that marked. `extra` is
-    added to the request's body and overrides it.
+    answer that must fit a schema. `prompt_cache` marks what the endpoint may cache, as it wants that marked. With
+    `send_reasoning` what the endpoint wants back of its reasoning is kept with its answers and sent back. `extra` is
+    added to the request's body and overrides it. The Responses API has no `seed` and no `stop`.
     """
 
+    api: Api = "chat_completions"
     temperature: float | None = None
     top_p: float | None = None
     seed: int | None = None
@@ -32,6 +34,7 @@ class RequestSettings:
     parallel_tool_calls: bool | None = None
     response_format: ResponseFormat | None = None
     prompt_cache: PromptCache | None = None
+    send_reasoning: bool = True
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 

@@ -22,7 +22,7 @@ from pydantic import JsonValue
 
 from agent.events import SoughtApproval
 from agent.frozen import Text, frozen_arguments
-from agent.messages import Message, ToolCall, ToolResult, Usage, Value
+from agent.messages import Message, ProviderData, ToolCall, ToolResult, Usage, Value
 from agent.state import AgentState, ContinuationOutcome, ModelResponse, ToolExecution, Verdict, VerdictKind
 from agent.tool_call import JudgedCall
 
@@ -102,6 +102,7 @@ class PendingStep(Value):
     finish_reason: str
     usage: Usage
     system_prompt: Text
+    provider_data: ProviderData | None = None
     continuation: ContinuationOutcome | None = None
     hooks_s: float = 0.0
     model_s: float = 0.0
@@ -121,6 +122,7 @@ class PendingStep(Value):
             calls=tuple(_AskedCall(**call) for call in calls),
             finish_reason=response.finish_reason,
             usage=response.usage,
+            provider_data=response.message.provider_data,
             hooks_s=(suspended.state if suspended is not None else state).current.hooks_s,
             sought=suspended.sought if suspended is not None else (),
             **{name: getattr(state.current, name) for name in same},
@@ -132,7 +134,8 @@ class PendingStep(Value):
             arguments = None if call.arguments is None else frozen_arguments(json.loads(call.arguments))
             calls.append(ToolCall.model_construct(**{**vars(call), "arguments": arguments}))
         # Without validation: arguments may hold what pydantic refuses.
-        message = Message(role="assistant", content=self.content).with_(tool_calls=tuple(calls))
+        message = Message(role="assistant", content=self.content, provider_data=self.provider_data)
+        message = message.with_(tool_calls=tuple(calls))
         return ModelResponse.model_construct(message=message, finish_reason=self.finish_reason, usage=self.usage)
 
 

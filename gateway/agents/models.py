@@ -130,7 +130,7 @@ class _Endpoint:
         if _DRIVER not in sys.modules:
             await asyncio.to_thread(importlib.import_module, _DRIVER)
         self._opened = self._opened or self._open()
-        return await self._opened.infer(request, on_delta)
+        return await self._opened.infer(request, on_delta if self._settings.store_reasoning else _hiding(on_delta))
 
     def _open(self) -> OpenAIModel:
         from agent.models.openai_model import OpenAIModel  # noqa: PLC0415 - see _DRIVER
@@ -149,3 +149,12 @@ class _Endpoint:
     async def close(self) -> None:
         if self._opened is not None:
             await self._opened.close()
+
+
+def _hiding(on_delta: OnDelta) -> OnDelta:
+    """Pass pieces on with those of the reasoning hidden: they are counted, and no event has them."""
+
+    def take(text: str, *, reasoning: bool = False, shown: bool = True) -> None:
+        on_delta(text, reasoning=reasoning, shown=shown and not reasoning)
+
+    return take

@@ -53,8 +53,9 @@ _TODO_SIGNS = {"pending": ("☐", ""), "in_progress": ("▸", "bold"), "done": (
 class Prose:
     """Prints text that arrives in pieces, wrapped between words at the console's width."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, style: str = "") -> None:
         self._console = console
+        self._style = style
         self._word = ""
         self._column = 0
         self.empty = True
@@ -81,7 +82,7 @@ class Prose:
         return f"\n{word}" if breaks else word
 
     def _print(self, text: str) -> None:
-        self._console.print(Text(text), end="", soft_wrap=True)
+        self._console.print(Text(text, style=self._style), end="", soft_wrap=True)
 
 
 @dataclass
@@ -107,6 +108,7 @@ class RunView:
         self._headed: str | None = None
         self._policies: list[str] = []
         self._prose = Prose(self.console)
+        self._reasoning = Prose(self.console, "dim italic")
 
     def feed(self, event_type: str, payload: Mapping[str, Any]) -> None:
         show = getattr(self, f"_on_{event_type}", None)
@@ -114,6 +116,8 @@ class RunView:
             return
         if event_type != "model_delta":
             self._prose.end()
+        if event_type != "reasoning_delta":
+            self._reasoning.end()
         version = one_line(payload.get("policy_version") or "", 80)
         if version and version not in self._policies:
             self._policies.append(version)
@@ -127,6 +131,7 @@ class RunView:
     def interrupt(self) -> None:
         """End a line that was begun, because another view prints next."""
         self._prose.end()
+        self._reasoning.end()
         self._headed = None
 
     def _print(self, text: str, style: str = "", indent: int = 0, *, wrap: bool = False) -> None:
@@ -165,6 +170,9 @@ class RunView:
 
     def _on_model_delta(self, payload: Mapping[str, Any]) -> None:
         self._prose.add(str(payload.get("text", "")))
+
+    def _on_reasoning_delta(self, payload: Mapping[str, Any]) -> None:
+        self._reasoning.add(str(payload.get("text", "")))
 
     def _on_model_finished(self, payload: Mapping[str, Any]) -> None:
         """Show the text of an endpoint that does not stream, which arrives only here."""

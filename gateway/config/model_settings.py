@@ -24,11 +24,13 @@ _REQUEST = frozenset(RequestSettings.__dataclass_fields__)
 _CONNECTION = frozenset(Connection.__dataclass_fields__)
 # What another model at the same endpoint does not take over, and what another endpoint does not either.
 _OF_ONE_MODEL = (
-    _PRICES | _REQUEST - {"max_output_tokens", "response_format", "prompt_cache"} | {"context_window_tokens"}
+    _PRICES
+    | _REQUEST - {"api", "max_output_tokens", "response_format", "prompt_cache", "send_reasoning"}
+    | {"context_window_tokens"}
 )
 _OF_ONE_ENDPOINT = (
     _OF_ONE_MODEL
-    | {"response_format", "prompt_cache", "api", "concurrent_requests"}
+    | {"response_format", "prompt_cache", "api", "send_reasoning", "concurrent_requests"}
     | {"headers", "query", "ca_file", "client_cert_file", "client_key_file"}
 )
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
@@ -78,7 +80,7 @@ class ModelSettings(Section):
     api_key_env: str | None = Field(
         default="OPENAI_API_KEY", description="the variable with the key; null for an endpoint without keys"
     )
-    api: Api = "chat_completions"
+    api: Api = Field(default="chat_completions", description="which of the endpoint's APIs to use")
     stream: bool = True
     connect_timeout_s: float = Field(default=10.0, gt=0, allow_inf_nan=False, description="for connecting")
     idle_timeout_s: float = Field(
@@ -108,6 +110,10 @@ class ModelSettings(Section):
     response_format: ResponseFormat | None = Field(
         default=None, description="how the endpoint makes a structured output fit its schema"
     )
+    send_reasoning: bool = Field(
+        default=True, description="keep what the endpoint wants back of its reasoning with the thread, and send it back"
+    )
+    store_reasoning: bool = Field(default=False, description="store the reasoning that the endpoint shows, as events")
     prompt_cache: PromptCache | None = Field(default=None, description="how a request marks what may be cached")
     headers: _Fields = Field(default={}, max_length=32, description="sent with each request; may contain ${VARIABLE}")
     query: _Fields = Field(default={}, max_length=32, description="parameters in the URL; may contain ${VARIABLE}")
@@ -136,6 +142,8 @@ class ModelSettings(Section):
             raise ValueError("input_usd_per_mtok and output_usd_per_mtok: set both prices or neither")
         if self.input_usd_per_mtok is None and (self.cached_input_usd_per_mtok or self.reasoning_usd_per_mtok):
             raise ValueError("cached_input_usd_per_mtok and reasoning_usd_per_mtok: set the two other prices, too")
+        if self.api == "responses" and (self.seed is not None or self.stop or self.prompt_cache == "cache_control"):
+            raise ValueError("api: the Responses API has no seed, no stop and no prompt_cache: cache_control")
         if self.client_key_file is not None and self.client_cert_file is None:
             raise ValueError("client_key_file: set client_cert_file, too")
         return self

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
 from typing import Any
 
-from agent.models.scripted_model_server import ScriptedModelServer, Turn
+import pytest
+
+from agent.models.scripted_model_server import Call, ScriptedModelServer, Turn
 from gateway.client import Client, Event
 from tests.gateway_process import Home, airlock, make_home, served
 from tests.unit.agent.models.asking import sse
@@ -65,3 +68,30 @@ async def test_a_cut_answer_is_a_status_and_an_exit_code_of_its_own(tmp_path: Pa
             async with Client(gateway.address, home.key) as client:
                 (run,) = [run async for run in client.list_runs()]
                 assert (run.status, run.stop["rule"]) == ("stopped", "model_cut")
+
+
+@pytest.mark.parametrize("api", ["chat_completions", "responses"])
+async def test_reasoning_is_stored_only_where_the_model_says_so_and_without_secrets(api: str, tmp_path: Path) -> None:
+    token = "ghp_" + "a1B2" * 9
+    turns = [
+        Turn(reasoning=f"The token is {token}.", calls=[Call("ls", {"path": "/workspace"})]),
+        Turn(reasoning="Now I know.", say="done"),
+    ]
+    home = await _home(tmp_path / "home", "http://127.0.0.1:1/v1")
+    shown = []
+    for store in (False, True):
+        async with ScriptedModelServer(turns) as model:
+            settings = {"base_url": model.base_url, "name": "m", "api": api, "stream": False}
+            home.configure(model=settings | ({"store_reasoning": True} if store else {}))
+            with served(home, ENV) as gateway:
+                async with Client(gateway.address, home.key) as airlock:
+                    events = [event async for event in airlock.run("go", thread=f"t{store}")]
+            assert events[-1].payload["status"] == "completed", events[-1].payload
+            # In either case it is kept with the thread, where the endpoint wants it back.
+            assert token in json.dumps(model.requests[1])
+        finished = [event.payload["reasoning_chars"] for event in events if event.type == "model_finished"]
+        assert finished == [len(turn.reasoning) for turn in turns]
+        shown.append([event.payload["text"] for event in events if event.type == "reasoning_delta"])
+        assert token not in str([event.payload for event in events])
+    redacted = turns[0].reasoning.replace(token[4:], "[redacted github-token]".ljust(36, "*"))
+    assert shown == [[], [redacted, "Now I know."]]

@@ -50,7 +50,7 @@ def wire(event: Event) -> dict[str, JsonValue]:
 
 
 class Waits(SaysInTurn):
-    """A model whose requests wait for their turn."""
+    """A model that reasons, and whose requests wait for their turn."""
 
     def __init__(self, *responses: ModelResponse | Exception) -> None:
         super().__init__(*responses)
@@ -62,6 +62,7 @@ class Waits(SaysInTurn):
 
     async def infer(self, request: InferenceRequest, on_delta: OnDelta) -> ModelResponse:
         with self.on_wait("others are asking"):  # type: ignore[misc, attr-defined]
+            on_delta("Let me see.", reasoning=True)
             return await super().infer(request, on_delta)
 
 

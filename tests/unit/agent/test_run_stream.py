@@ -274,6 +274,14 @@ def test_pieces_are_joined_only_when_they_are_of_one_text(later: Event, joined: 
     assert earlier.payload["text"] == "1"
 
 
+def test_reasoning_is_joined_with_reasoning_alone() -> None:
+    thought = Event("reasoning_delta", {"text": "a"})
+    both = merged(thought, thought)
+    assert both == Event("reasoning_delta", {"text": "aa"})
+    assert merged(thought, Event("model_delta", {"text": "a"})) is None
+    assert merged(Event("model_delta", {"text": "a"}), thought) is None
+
+
 def test_events_that_are_no_pieces_are_never_joined() -> None:
     event = Event("hook_failed", {"text": "the same"})
     assert merged(event, event) is None

@@ -9,6 +9,7 @@ import pytest
 
 from agent.hooks.hook import InferenceRequest
 from agent.messages import Message, ToolCall
+from agent.models.model import no_deltas
 from agent.models.openai_model import OpenAIModel
 from agent.models.settings import Connection
 from agent.state import ModelResponse
@@ -27,11 +28,23 @@ AFTER_TOOLS = InferenceRequest(
 BOTH = pytest.mark.parametrize("stream", [True, False])
 
 
+class Deltas:
+    """What arrives of an answer, piece by piece."""
+
+    def __init__(self) -> None:
+        self.text: list[str] = []
+        self.reasoning: list[str] = []
+
+    def __call__(self, text: str, *, reasoning: bool = False, shown: bool = True) -> None:
+        assert shown
+        (self.reasoning if reasoning else self.text).append(text)
+
+
 async def ask_at(base_url: str, *, request: InferenceRequest = REQUEST, **options: Any) -> ModelResponse:
     """Ask the endpoint there."""
     known: dict[str, Any] = {"api_key": "sk-secret", "connection": Connection(idle_timeout_s=20), **options}
     async with OpenAIModel("m", base_url=base_url, **known) as model:
-        return await model.infer(request, lambda _: None)
+        return await model.infer(request, no_deltas)
 
 
 def completion(message: dict[str, Any], usage: Any = None, finish_reason: str | None = "stop") -> str:

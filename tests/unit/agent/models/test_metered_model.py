@@ -12,7 +12,7 @@ from agent.capabilities.limits import limits
 from agent.errors import ModelNonsense, ModelUnavailable
 from agent.hooks.hook import InferenceRequest
 from agent.messages import Message, Usage
-from agent.models.model import MeteredModel, OnDelta
+from agent.models.model import MeteredModel, OnDelta, no_deltas
 from agent.state import ModelResponse
 from tests.unit.agent.fakes import Events, says, state
 
@@ -61,11 +61,23 @@ async def test_an_attempt_that_failed_used_what_its_error_says_or_what_was_heard
     metered = MeteredModel(Writes(text, error, error, says("yes")))
     for _ in range(2):
         with pytest.raises(type(error)):
-            await metered.infer(REQUEST, lambda _: None)
+            await metered.infer(REQUEST, no_deltas)
     twice = counted + counted
     assert metered.usage == twice
-    await metered.infer(REQUEST, lambda _: None)
+    await metered.infer(REQUEST, no_deltas)
     assert metered.usage == twice + says("yes").usage
+
+
+async def test_reasoning_that_is_not_shown_counts_too() -> None:
+    class Reasons(Writes):
+        async def infer(self, request: InferenceRequest, on_delta: OnDelta) -> ModelResponse:
+            on_delta("x" * 400, reasoning=True, shown=False)
+            return await super().infer(request, on_delta)
+
+    metered = MeteredModel(Reasons("", asyncio.CancelledError()))
+    with pytest.raises(asyncio.CancelledError):
+        await metered.infer(REQUEST, no_deltas)
+    assert metered.usage == Usage(input_tokens=100, output_tokens=100)
 
 
 async def no_sleep(_: float) -> None: ...

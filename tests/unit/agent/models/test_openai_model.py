@@ -15,12 +15,14 @@ from agent.errors import ContextLengthExceeded, ModelError, ModelNonsense, Model
 from agent.hooks.hook import InferenceRequest
 from agent.messages import Message, ToolCall, Usage
 from agent.models.chat_completions import request_body
+from agent.models.model import OnDelta, no_deltas
 from agent.models.openai_model import OpenAIModel
 from agent.models.prices import Prices
 from agent.models.scripted_model_server import Call, Fault, ScriptedModelServer, Turn
 from agent.models.settings import Connection
 from agent.state import ModelResponse
 from tests.unit.agent.fakes import Events, FakeFiles, allowing, state
+from tests.unit.agent.models.asking import Deltas
 
 REQUEST = InferenceRequest("be brief", (Message(role="user", content="hello"),), ())
 BOTH = pytest.mark.parametrize("stream", [True, False])
@@ -30,7 +32,7 @@ async def ask(
     turn: Turn,
     *,
     stream: bool = True,
-    deltas: list[str] | None = None,
+    deltas: OnDelta = no_deltas,
     requests: list[Any] | None = None,
     **options: Any,
 ) -> ModelResponse:
@@ -38,7 +40,7 @@ async def ask(
         known = {"base_url": server.base_url, "api_key": "sk-secret", "connection": Connection(idle_timeout_s=5)}
         model = OpenAIModel("m", stream=stream, **{**known, **options})  # type: ignore[arg-type]
         try:
-            return await model.infer(REQUEST, (deltas if deltas is not None else []).append)
+            return await model.infer(REQUEST, deltas)
         finally:
             await model.close()
             if requests is not None:
@@ -78,12 +80,12 @@ def called(response: ModelResponse) -> list[tuple[str, Any]]:
 
 @BOTH
 async def test_text_arrives_whole_with_usage(stream: bool) -> None:
-    deltas: list[str] = []
+    deltas = Deltas()
     response = await ask(Turn(say="a long enough answer é"), stream=stream, deltas=deltas)
-    assert response.message.content == "".join(deltas) == "a long enough answer é"
+    assert response.message.content == "".join(deltas.text) == "a long enough answer é"
     assert response.finish_reason == "stop"
     assert response.usage.output_tokens > 0
-    assert (len(deltas) > 1) is stream
+    assert (len(deltas.text) > 1) is stream
 
 
 @BOTH
@@ -397,7 +399,7 @@ async def test_a_number_that_is_reported_is_kept_beside_one_that_is_estimated() 
 async def test_a_closed_port_is_unavailable_and_says_what_to_check() -> None:
     model = OpenAIModel("m", base_url="http://user:sk-secret@127.0.0.1:1/v1", api_key="k")
     with pytest.raises(ModelUnavailable, match="check base_url") as raised:
-        await model.infer(REQUEST, print)
+        await model.infer(REQUEST, no_deltas)
     assert "sk-secret" not in str(raised.value)
 
 

@@ -8,28 +8,30 @@ from agent.agent import Agent
 from agent.errors import ContextLengthExceeded, ModelError, ModelNonsense, ModelRefused, ModelUnavailable
 from agent.hooks.hook import InferenceRequest
 from agent.messages import Message
+from agent.models.model import no_deltas
 from agent.models.openai_model import OpenAIModel
 from agent.models.scripted_model import Call, Fault, ScriptedModel, Turn
 from agent.models.scripted_model_server import ScriptedModelServer
 from agent.state import ModelResponse
 from tests.unit.agent.fakes import state
+from tests.unit.agent.models.asking import Deltas
 
 ASKED = InferenceRequest("You help.", (Message(role="user", content="go"),), ())
 
 
 async def test_the_model_answers_and_records_as_the_server_does() -> None:
     turns = [Turn(expect=["go"], say="Look.", calls=[Call("ls", {"path": "a"}, "c1"), Call("ls", "{nope", "c2")])]
-    reported: list[str] = []
+    reported = Deltas()
     here = ScriptedModel(turns, name="m")
-    answer = await here.infer(ASKED, reported.append)
+    answer = await here.infer(ASKED, reported)
     async with (
         ScriptedModelServer(turns) as server,
         OpenAIModel("m", base_url=server.base_url, api_key="k", stream=False) as there,
     ):
-        theirs = await there.infer(ASKED, reported.append)
+        theirs = await there.infer(ASKED, reported)
     without_usage = {"usage"}
     assert answer.model_dump(exclude=without_usage) == theirs.model_dump(exclude=without_usage)
-    assert (answer.usage.input_tokens > 0, reported) == (True, ["Look.", "Look."])
+    assert (answer.usage.input_tokens > 0, reported.text) == (True, ["Look.", "Look."])
     sent = {key: value for key, value in server.requests[0].items() if key in here.requests[0]}
     assert here.requests == [sent]
 
@@ -51,7 +53,7 @@ async def test_a_fault_is_the_error_that_an_endpoint_would_be_and_then_the_turn_
     model = ScriptedModel([Turn(say="hi", fault=fault)])
 
     async def ask() -> ModelResponse:
-        return await model.infer(ASKED, lambda _: None)
+        return await model.infer(ASKED, no_deltas)
 
     with pytest.raises(error, match=said):
         await ask()
@@ -70,5 +72,5 @@ async def test_what_a_turn_expects_and_does_not_get_ends_the_run_and_is_named() 
 async def test_a_request_past_the_last_turn_is_a_failure() -> None:
     model = ScriptedModel([])
     with pytest.raises(ModelRefused, match="the script has 0 turns only"):
-        await model.infer(ASKED, lambda _: None)
+        await model.infer(ASKED, no_deltas)
     assert len(model.failures) == 1

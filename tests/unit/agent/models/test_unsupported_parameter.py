@@ -38,6 +38,7 @@ SHAPES = [
     ("openai, calls", said("Unsupported parameter: 'parallel_tool_calls' is not supported."), "parallel_tool_calls"),
     ("openai, effort", said("Unsupported parameter: 'reasoning_effort' is not supported."), "reasoning_effort"),
     ("openai, stop", said("Unsupported parameter: 'stop' is not supported with this model.", "stop"), "stop"),
+    ("openai, include", said("Encrypted content is not supported with this model.", "include"), "include"),
     ("openai, unknown", said("Unknown parameter: 'top_k'.", "top_k", "unknown_parameter"), "top_k"),
     ("azure", said("Unrecognized request argument supplied: max_completion_tokens"), "max_completion_tokens"),
     ("azure, several", said("Unrecognized request arguments supplied: seed, stop"), "seed"),

@@ -10,7 +10,7 @@ import pytest
 
 from agent.hooks.hook import InferenceRequest
 from agent.messages import Message
-from agent.models.model import OnDelta, QueuedModel
+from agent.models.model import OnDelta, QueuedModel, no_deltas
 from agent.models.openai_model import OpenAIModel
 from agent.state import ModelResponse
 from gateway.agents.models import Models, ModelSlots
@@ -40,7 +40,7 @@ async def test_equal_settings_share_a_client_and_all_are_closed_together(monkeyp
     models.of(ModelSettings(name="c", base_url="http://127.0.0.1:1/v1"))  # is never asked, and has no connections
     assert (one.name, other.name) == ("a", "b")
     for model in (one, same, other):
-        assert (await model.infer(REQUEST, lambda _: None)).message.content == model.name
+        assert (await model.infer(REQUEST, no_deltas)).message.content == model.name
     await models.close()
     assert closed == ["a", "b"]  # the first two shared a client
 
@@ -67,7 +67,7 @@ async def test_requests_past_the_limit_wait_for_their_turn_whichever_model_they_
     monkeypatch.setenv("OPENAI_API_KEY", "none")
     models = Models(requests_limit=2)
     asked = [
-        asyncio.create_task(models.of(ModelSettings(name=name)).infer(REQUEST, lambda _: None))  # type: ignore[arg-type]
+        asyncio.create_task(models.of(ModelSettings(name=name)).infer(REQUEST, no_deltas))  # type: ignore[arg-type]
         for name in "abcde"
     ]
     await asyncio.sleep(0)
@@ -107,10 +107,10 @@ async def test_who_listens_hears_of_a_wait_and_of_its_end(monkeypatch: pytest.Mo
     model = models.of(ModelSettings(name="a"))
     assert isinstance(model, QueuedModel)
     heard_model = model.reporting(on_wait)
-    first = asyncio.create_task(heard_model.infer(REQUEST, lambda _: None))  # type: ignore[arg-type]
+    first = asyncio.create_task(heard_model.infer(REQUEST, no_deltas))  # type: ignore[arg-type]
     await asyncio.sleep(0)
     assert heard == []
-    second = asyncio.create_task(heard_model.infer(REQUEST, lambda _: None))  # type: ignore[arg-type]
+    second = asyncio.create_task(heard_model.infer(REQUEST, no_deltas))  # type: ignore[arg-type]
     await asyncio.sleep(0)
     assert heard == ["this tenant has as many inferences under way as it may (concurrent_inferences: 1)"]
     at_endpoint[0].set_result(None)

@@ -65,6 +65,7 @@ def test_lines_and_tabs_survive() -> None:
         ("run_started", {"task": HOSTILE, "agent": HOSTILE, "thread": HOSTILE}),
         ("step_started", {"step": HOSTILE}),
         ("model_delta", {"text": f"{HOSTILE} "}),
+        ("reasoning_delta", {"text": f"{HOSTILE} "}),
         ("model_finished", {"text": HOSTILE, "tool_calls": [{"id": "c1", "name": HOSTILE, "arguments": None}]}),
         ("tool_call_started", {"call_id": "c1", "name": HOSTILE, "arguments": {HOSTILE: HOSTILE, "command": HOSTILE}}),
         ("hook_verdict", {"call_id": "c1", "verdict": "deny", "rule": HOSTILE, "reason": HOSTILE}),
@@ -231,6 +232,13 @@ def test_model_text_that_came_in_pieces_is_not_repeated_when_it_is_whole() -> No
 
 def test_model_text_of_an_endpoint_that_does_not_stream_is_shown_whole() -> None:
     assert "Hi" in shown(("step_started", {"step": 1}), ("model_finished", {"text": "Hi"}))
+
+
+def test_reasoning_has_lines_of_its_own_and_does_not_stand_for_the_answer() -> None:
+    events = [("reasoning_delta", {"text": "Let me "}), ("reasoning_delta", {"text": "look."})]
+    streamed = shown(*events, ("model_delta", {"text": "I look."}), ("model_finished", {"text": "I look."}))
+    whole = shown(*events, ("model_finished", {"text": "I look."}))
+    assert streamed == whole == "Let me look.\nI look.\n"
 
 
 def test_a_wait_for_the_model_is_shown() -> None:

@@ -197,6 +197,8 @@ HOUSE = {
     "extra": {"top_k": 5},
     "response_format": "json_schema",
     "prompt_cache": "prompt_cache_key",
+    "send_reasoning": False,
+    "store_reasoning": True,
     "concurrent_requests": 2,
     "headers": {"x-title": "house"},
     "query": {"api-version": "1"},
@@ -218,7 +220,7 @@ OF_ANOTHER = OF_ANOTHER_MODEL | {
     name: _UNSET[name]
     for name in (
         *("response_format", "prompt_cache", "concurrent_requests", "headers", "query", "ca_file"),
-        *("client_cert_file", "client_key_file"),
+        *("client_cert_file", "client_key_file", "send_reasoning"),
     )
 }
 
@@ -272,6 +274,7 @@ def test_an_endpoint_without_keys_needs_no_variable() -> None:
         ({"proxy": "proxy:3128"}, "proxy: "),
         ({"client_key_file": "/k"}, "client_key_file: set client_cert_file, too"),
         ({"extra": {"messages": []}}, "extra: messages: the gateway sends this itself"),
+        ({"api": "responses", "seed": 1}, "api: the Responses API has no seed"),
         ({"reasoning_usd_per_mtok": 1}, "cached_input_usd_per_mtok and reasoning_usd_per_mtok: set the two other"),
     ],
 )
