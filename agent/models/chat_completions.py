@@ -19,6 +19,8 @@ from agent.models.model import CHARS_PER_TOKEN
 from agent.models.settings import RequestSettings, ResponseFormat
 from agent.tools.intake import ArgumentReader
 
+# How models write tool calls, which their servers did not recognise as such.
+_CALL = re.compile(r"(?:^|\n)\s*(?:<tool_call>|<function=\w|\[TOOL_CALLS\]|<\|python_tag\|>|<\uff5ctool\u2581calls)")
 _USUAL = RequestSettings()
 
 
@@ -250,6 +252,11 @@ def _plain_text(content: Any) -> str:
     parts = content if isinstance(content, list) else []
     texts = (part.get("text", part.get("refusal")) if isinstance(part, dict) else part for part in parts)
     return "".join(text for text in texts if isinstance(text, str))
+
+
+def is_call(text: str) -> bool:
+    """Return whether an answer is a tool call that was left as text; an answer about them has them in code blocks."""
+    return "```" not in text and _CALL.search(text) is not None
 
 
 def usage_of(reported: Any, body: Mapping[str, Any], written_chars: int) -> Usage:
