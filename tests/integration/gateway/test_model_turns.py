@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-from agent.models.scripted_model_server import ScriptedModelServer, Turn
+from agent.models.scripted_model_server import Fault, ScriptedModelServer, Turn
 from gateway.client import Client, Event
 from tests.gateway_process import Home, airlock, make_home, served
 from tests.unit.agent.models.asking import sse
@@ -65,3 +65,21 @@ async def test_a_cut_answer_is_a_status_and_an_exit_code_of_its_own(tmp_path: Pa
             async with Client(gateway.address, home.key) as client:
                 (run,) = [run async for run in client.list_runs()]
                 assert (run.status, run.stop["rule"]) == ("stopped", "model_cut")
+
+
+async def test_an_attempt_that_failed_is_shown_with_its_cause_its_setting_and_what_is_tried_next(
+    tmp_path: Path,
+) -> None:
+    fault = Fault("status", status=503, body={"error": {"code": 503, "message": "Loading model"}})
+    async with ScriptedModelServer([Turn(say="loaded", fault=fault)]) as model:
+        home = await _home(tmp_path / "home", model.base_url)
+        with served(home, ENV) as gateway:
+            env = {"AIRLOCK_ADDRESS": gateway.address, "AIRLOCK_API_KEY": home.key, "COLUMNS": "1000"}
+            ran = await asyncio.to_thread(airlock, "run", "load it", env=env)
+    shown = ran.stdout.replace("\n", " ")
+    assert (
+        f"the model failed: {model.base_url} answered HTTP 503: Loading model; the server still loads the model"
+        in shown
+    )
+    assert "it is asked again in 0.5 s, attempt 2 of 3" in shown
+    assert "loaded" in shown
