@@ -171,6 +171,15 @@ class ModelFailed(RunEvent):
     error: str
 
 
+class ModelRetrying(RunEvent):
+    """The model is asked again in this step, after a wait: as which attempt of at most how many."""
+
+    step: int
+    attempt: int
+    attempts: int
+    wait_s: float
+
+
 class ToolCallStarted(RunEvent):
     """A tool call is judged next."""
 

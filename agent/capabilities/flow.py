@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal, TypedDict, Unpack
 
 from agent.errors import ContextLengthExceeded, HookFailed, ModelError, ModelUnavailable
-from agent.hooks.hook import Hook, InferenceRequest, NextInference
+from agent.hooks.hook import Hook, InferenceRequest, NextInference, Retry
 from agent.state import AgentState, ContinuationDecision, ModelResponse
 from agent.tools.tool import Capability
 
@@ -15,7 +15,7 @@ OnCutAnswer = Literal["stop", "accept"]
 
 # By finish reason: the rule that stops the run, and why.
 _CUT_ANSWERS = {
-    "length": ("model_cut", "the answer was cut at the model's token limit"),
+    "length": ("model_cut", "the answer was cut at the token limit: raise the model's max_output_tokens"),
     "content_filter": ("model_cut", "the answer was cut by the endpoint's content filter"),
     "refusal": ("model_refused", "the model refused the task"),
 }
@@ -117,6 +117,7 @@ class ErrorPolicy(Hook):
                     raise _after(attempts, error, asks) from error
                 if attempts > self.retries:
                     raise _after(attempts, error) from error
+            request.retrying(Retry(attempts + 1, self.retries + 1, wait_s))
             await self.sleep(wait_s)
 
     async def after_inference(self, state: AgentState) -> AgentState:

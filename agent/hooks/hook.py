@@ -8,7 +8,7 @@ them in itself: the call's context is for that (agent.tool_call).
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Literal, Protocol, get_args
 
@@ -68,10 +68,24 @@ def _called(state: AgentState) -> str | None:
 
 
 @dataclass(frozen=True)
+class Retry:
+    """The next attempt to ask the model in a step: the how-manieth of how many, and after what wait."""
+
+    attempt: int
+    attempts: int
+    wait_s: float
+
+
+def _unheard(retry: Retry) -> None:
+    """Tell no one."""
+
+
+@dataclass(frozen=True)
 class InferenceRequest:
     """What the model is asked; a new field breaks no ring.
 
     `output_schema` is the JSON Schema that the final answer must fit, `thread` the thread's id, for prompt caches.
+    A ring that asks again says so with `retrying` before it waits.
     """
 
     system_prompt: str
@@ -79,6 +93,7 @@ class InferenceRequest:
     tools: tuple[ToolSpec, ...]
     output_schema: Mapping[str, JsonValue] | None = None
     thread: str = ""
+    retrying: Callable[[Retry], None] = field(default=_unheard, compare=False, repr=False)
 
 
 NextInference = Callable[[InferenceRequest], Awaitable[ModelResponse]]

@@ -20,6 +20,8 @@ from agent.models.provider_data import Blocks, kept, kept_for
 from agent.models.settings import RequestSettings, ResponseFormat
 from agent.tools.intake import ArgumentReader
 
+# How models write tool calls, which their servers did not recognise as such.
+_CALL = re.compile(r"(?:^|\n)\s*(?:<tool_call>|<function=\w|\[TOOL_CALLS\]|<\|python_tag\|>|<\uff5ctool\u2581calls)")
 _USUAL = RequestSettings()
 
 # Blocks of reasoning that are sent back: OpenRouter's, and those of LiteLLM for Anthropic's signed thinking.
@@ -319,6 +321,11 @@ def _thinking(content: Any) -> str:
     parts = content if isinstance(content, list) else []
     thoughts = (part.get("thinking") for part in parts if isinstance(part, dict) and part.get("type") == "thinking")
     return "".join(map(_plain_text, thoughts))
+
+
+def is_call(text: str) -> bool:
+    """Return whether an answer is a tool call that was left as text; an answer about them has them in code blocks."""
+    return "```" not in text and _CALL.search(text) is not None
 
 
 def usage_of(reported: Any, body: Mapping[str, Any], written_chars: int) -> Usage:

@@ -25,7 +25,10 @@ from agent.models.endpoint_errors import (
     said_by,
     unsupported_parameter,
 )
+from agent.models.endpoint_meanings import answer_meaning, connection_meaning
 from agent.models.settings import Api, Connection
+
+_QUOTED_CHARS = 500
 
 
 class Endpoint:
@@ -124,27 +127,32 @@ class Endpoint:
         except UnusableAnswer as error:
             raise self.nonsense(str(error)) from error
         except (openai.APIConnectionError, httpx2.TransportError) as error:
-            cause = self.said(str(error.__cause__ or error)) or "the connection was closed"
-            raise ModelUnavailable(
-                f"no connection to {self.address}, or it was dropped: {cause}; check base_url and that it runs"
-            ) from error
+            raise self._dropped(error.__cause__ or error) from error
 
     def complained(self, complaint: Complaint) -> ModelError:
         """Return the error of an answer that began with HTTP 200."""
         return self._error(complaint, "ended its answer with an error", complaint.status, {})
 
     def nonsense(self, what: str) -> ModelNonsense:
-        return ModelNonsense(f"{self.address}, model {self._model!r}, sent {self.said(what)}")
+        said = said_by(what, self._secrets, _QUOTED_CHARS)
+        return ModelNonsense(f"{self.address}, model {self._model!r}, sent {said}; {answer_meaning(said)}")
 
     def said(self, message: str) -> str:
         return said_by(message, self._secrets)
 
     def _error(self, complaint: Complaint, how: str, status: int | None, headers: Mapping[str, str]) -> ModelError:
-        said = f"{self.address} {how}: {self.said(complaint.words)}"
+        words = self.said(complaint.words)
+        said = f"{self.address} {how}{f': {words}' if words else ' without words'}"
         error = endpoint_error(complaint, said, status=status, headers=headers, now_s=self._now(), model=self._model)
         if isinstance(error, ModelRefused):
             error.unsupported_parameter = unsupported_parameter(complaint)
         return error
+
+    def _dropped(self, error: BaseException) -> ModelUnavailable:
+        cause = self.said(str(error)) or "the connection was reset"
+        reached = not isinstance(error, httpx2.ConnectError | httpx2.ProxyError)
+        what = "dropped the connection" if reached else "cannot be reached"
+        return ModelUnavailable(f"{self.address} {what}: {cause}; {connection_meaning(cause)}")
 
     def _late(self, error: BaseException, *, stream: bool) -> ModelUnavailable:
         within = self.connection

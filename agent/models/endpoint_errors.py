@@ -12,9 +12,11 @@ from dataclasses import dataclass
 from datetime import UTC
 from email.utils import parsedate_to_datetime
 from typing import Any
+from urllib.parse import quote
 
 from agent.errors import ContextLengthExceeded, ModelError, ModelRefused, ModelUnavailable
 from agent.frozen import storable_text
+from agent.models.endpoint_meanings import meaning, settled
 from agent.tools.intake import values_in
 
 _LIMIT_CHARS = 1000
@@ -37,13 +39,17 @@ _TOO_LONG = re.compile(
 # A few endpoints answer 500 to an invalid request.
 _INVALID = re.compile(r"validation error|['\"]loc['\"]: ?[\[(]", re.IGNORECASE)
 _NO_CREDIT = frozenset({"insufficient_quota", "billing_hard_limit_reached", "insufficient_credits"})
+_PASSING = frozenset({408, 409, 425, 429, 499})
 _FINAL_KINDS = frozenset({"invalid_request_error", "authentication_error", "permission_error", "not_found_error"})
 
 _UNSUPPORTED_CODES = frozenset({"unsupported_parameter", "unknown_parameter", "unsupported_value"})
 _QUOTE = r"[\\'\"`\[({]"  # before a name; a quoted answer has its quotes escaped
-_SENT = "max_tokens|max_completion_tokens|temperature|top_p|seed|stop|reasoning_effort|tool_choice|parallel_tool_calls"
+_SENT = (
+    "max_tokens|max_completion_tokens|temperature|top_p|seed|stop|reasoning_effort|tool_choice|parallel_tool_calls"
+    "|response_format|stream_options"
+)
 _ODD = "unsupported|unknown|unrecognized|unexpected|extraneous|extra"
-_KIND = "parameter|argument|name|field|key|property|value"
+_KIND = "param|parameter|argument|name|field|key|property|value"
 _NOT_TAKEN = " is (?:unsupported|deprecated|not (?:supported|permitted|allowed|recognized|a valid))"
 _NAMED = rf"(?:: ?{_QUOTE}*| ?{_QUOTE}+)(?P<name>\w+)(?![\w\[])"
 # How endpoints say that they do not take a parameter, each with its name.
@@ -52,7 +58,7 @@ _UNSUPPORTED = tuple(
     for pattern in (
         rf"(?:{_ODD}) (?:request |keyword )?(?:{_KIND})s?(?: supplied)?{_NAMED}",
         rf"does not support (?:the )?parameters?:? {_QUOTE}*(?P<name>\w+)",
-        rf"(?:parameter|argument)s? not supported[\w ]*{_NAMED}",
+        rf"(?:parameter|argument)s? not supported[\w ]{{0,60}}{_NAMED}",
         rf"(?:parameter|argument|property|field|option) {_QUOTE}+(?P<name>\w+)[\\'\"`]*{_NOT_TAKEN}",
         rf"\b(?P<name>{_SENT})[\\'\"`]*{_NOT_TAKEN}",
         r"(?<![\w.])(?P<name>\w+):?\s+extra inputs are not permitted",
@@ -73,7 +79,7 @@ def parsed(text: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise UnusableAnswer(f"an answer that is not JSON: {plain(text[:500])!r}") from error
+        raise UnusableAnswer(f"an answer that is not JSON: {plain(text)!r}") from error
 
 
 @dataclass(frozen=True)
@@ -172,13 +178,14 @@ def plain(text: str) -> str:
     return " ".join(text.split())
 
 
-def said_by(message: str, secrets: Collection[str]) -> str:
-    """Return an endpoint's message without secrets, shortened."""
+def said_by(message: str, secrets: Collection[str], limit_chars: int = _LIMIT_CHARS) -> str:
+    """Return an endpoint's message on one line, without secrets, shortened."""
     for secret in sorted(secrets, key=len, reverse=True):
         if len(secret) >= 8:  # a shorter one may be a word
-            message = message.replace(secret, "[the API key]")
-    message = storable_text(message)
-    return message if len(message) <= _LIMIT_CHARS else f"{message[:_LIMIT_CHARS]}... ({len(message)} characters)"
+            for written in {secret, quote(secret, safe=""), json.dumps(secret)[1:-1]}:
+                message = re.sub(re.escape(written), "[the API key]", message, flags=re.IGNORECASE)
+    message = " ".join("".join(char if char.isprintable() else " " for char in storable_text(message)).split())
+    return message if len(message) <= limit_chars else f"{message[:limit_chars]}... ({len(message)} characters)"
 
 
 def endpoint_error(
@@ -189,24 +196,24 @@ def endpoint_error(
     `status` is None if the endpoint gives none, as in the middle of a stream. `now_s` is the time since the epoch.
     """
     if _is_too_long(complaint, status):
-        return ContextLengthExceeded(f"{said}; the messages do not fit the context window: send fewer or shorter ones")
-    if status == 402 or not _NO_CREDIT.isdisjoint((complaint.code, complaint.kind)):
-        return ModelRefused(f"{said}; the account of the API key has no credit left")
-    match status:
-        case 401 | 403:
-            return ModelRefused(f"{said}; check the model's API key and what it may use")
-        case 404:
-            return ModelRefused(f"{said}; check base_url and the model's name {model!r}")
-        case 500 if _INVALID.search(complaint.words):
-            return ModelRefused(f"{said}; the request does not suit this endpoint")
-        case None if complaint.kind not in _FINAL_KINDS:
-            return ModelUnavailable(said)
-        case _ if status in (408, 409, 429) or (status or 0) >= 500:
-            asked_s = retry_after_s(headers, now_s)
-            when = "try again later" if asked_s is None else f"try again in {asked_s:g} s"
-            return ModelUnavailable(f"{said}; {when}", retry_after_s=asked_s)
-        case _:
-            return ModelRefused(f"{said}; the request does not suit this endpoint")
+        less = "send fewer or shorter ones, or set context_window_tokens to its size, so that they are summarized"
+        return ContextLengthExceeded(f"{said}; the messages do not fit the context window: {less}")
+    unsupported = unsupported_parameter(complaint)
+    words = f"{complaint.code} {complaint.kind} {complaint.parameter!r} {complaint.words}"
+    means = meaning(words, unsupported, 400 if status is None and complaint.kind in _FINAL_KINDS else status)
+    line = f"{said}; {means.replace('{model}', repr(model))}"
+    if status in _PASSING or (status or 0) > 500:
+        final = not _NO_CREDIT.isdisjoint((complaint.code, complaint.kind))
+    elif status in (None, 500):
+        invalid = complaint.kind in _FINAL_KINDS if status is None else _INVALID.search(complaint.words) is not None
+        final = invalid or settled(words, unsupported) is not None
+    else:
+        final = True
+    if final:
+        return ModelRefused(line)
+    asked_s = retry_after_s(headers, now_s)
+    when = "try again later" if asked_s is None else f"try again in {asked_s:g} s"
+    return ModelUnavailable(f"{line}; {when}", retry_after_s=asked_s)
 
 
 def _is_too_long(complaint: Complaint, status: int | None) -> bool:

@@ -4,7 +4,7 @@ import asyncio
 import json
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from agent.cancellation import Cancellation
@@ -12,7 +12,7 @@ from agent.errors import ModelError, ModelNonsense, ModelUnavailable
 from agent.events import Coalescer, EventSink, emit
 from agent.frozen import storable_text
 from agent.hooks.engine import HookEngine
-from agent.hooks.hook import InferenceRequest
+from agent.hooks.hook import InferenceRequest, Retry
 from agent.messages import Message, ToolSpec, Usage
 from agent.state import ModelResponse
 from agent.tools.intake import bounded
@@ -188,7 +188,8 @@ class Inference:
                 self.model_s = self.clock() - first_asked_s - self.model_wait_s
 
         try:
-            response = await self.hooks.around_inference(center, self.events)(request)
+            asked = replace(request, retrying=self._retrying)
+            response = await self.hooks.around_inference(center, self.events)(asked)
         finally:
             elapsed_s = self.clock() - started_s
             self.rings_s = max(0.0, elapsed_s - self.model_s - self.model_wait_s)
@@ -207,6 +208,17 @@ class Inference:
             duration_ms=round((elapsed_s - self.model_wait_s) * 1000, 3),
         )
         return response
+
+    def _retrying(self, retry: Retry) -> None:
+        wait_s = round(retry.wait_s, 3)
+        emit(
+            self.events,
+            "model_retrying",
+            step=self.step,
+            attempt=retry.attempt,
+            attempts=retry.attempts,
+            wait_s=wait_s,
+        )
 
     @contextmanager
     def _waiting(self, reason: str) -> Iterator[None]:

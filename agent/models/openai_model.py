@@ -14,9 +14,18 @@ from agent.hooks.hook import InferenceRequest
 from agent.messages import Usage
 from agent.models import chat_completions, responses
 from agent.models.bounded_http import EventReader, ServerEvent
-from agent.models.chat_completions import usage_of
+from agent.models.chat_completions import is_call, usage_of
 from agent.models.endpoint import Endpoint
-from agent.models.endpoint_errors import UnusableAnswer, complaint_in, complaint_of, is_html, parsed, plain
+from agent.models.endpoint_errors import (
+    Complaint,
+    UnusableAnswer,
+    complaint_in,
+    complaint_of,
+    is_html,
+    parsed,
+    plain,
+)
+from agent.models.endpoint_meanings import CUT_OFF
 from agent.models.model import OnDelta
 from agent.models.prices import Prices
 from agent.models.settings import Connection, MaxTokensName, RequestSettings
@@ -24,8 +33,6 @@ from agent.state import ModelResponse
 
 Gathered = chat_completions.Gathered | responses.Gathered
 
-_NO_STREAM = "if it cannot stream with tools, set stream to false"
-_QUOTED_CHARS = 500
 # What a request can do without, if an endpoint does not take it.
 _OPTIONAL = frozenset({"stream_options", "include", "store"})
 _MAX_TOKENS_NAMES: tuple[MaxTokensName, MaxTokensName] = ("max_tokens", "max_completion_tokens")
@@ -143,10 +150,10 @@ class OpenAIModel:
     def _take_document(self, text: str, gathered: Gathered, on_delta: OnDelta) -> None:
         """Add an answer that is not streamed, or raise for what came instead."""
         if is_html(text):
-            said = self._endpoint.said(plain(text)[:_QUOTED_CHARS])
+            said = self._endpoint.said(plain(text))
             raise ModelRefused(f"{self._endpoint.address} sent an HTML page and no answer: {said!r}; check base_url")
         if not text:
-            raise self._endpoint.nonsense(f"an empty body; {_NO_STREAM}")
+            raise self._endpoint.nonsense("an empty body")
         self._add(parsed(text), gathered, on_delta)
         if not gathered.begun:
             raise self._endpoint.nonsense("an answer without choices")
@@ -162,25 +169,28 @@ class OpenAIModel:
     def _check_end(self, gathered: Gathered, text: str, *, done: bool) -> None:
         """Raise if a stream without a finish reason ended too early; [DONE] after an answer is an end."""
         if text:
-            raise self._endpoint.nonsense(f"a stream that ended with {plain(text)[:_QUOTED_CHARS]!r}")
+            raise self._endpoint.nonsense(f"a stream that ended with {plain(text)!r}")
         if gathered.begun and not done:
-            raise ModelUnavailable(f"{self._endpoint.address} ended its stream before the answer was complete")
+            raise ModelUnavailable(
+                f"{self._endpoint.address} ended its stream before the answer was complete; {CUT_OFF}"
+            )
         if not gathered.begun:
-            raise self._endpoint.nonsense(f"a stream that ended with nothing; {_NO_STREAM}")
+            raise self._endpoint.nonsense("a stream that ended with nothing")
 
     def _response(self, gathered: Gathered, body: Mapping[str, Any], *, may_be_empty: bool) -> ModelResponse:
         reason = gathered.finish_reason
         if reason == "error":
-            raise ModelUnavailable(f"{self._endpoint.address} ended its answer with an error that it does not describe")
+            raise self._endpoint.complained(Complaint("it does not say which"))
         if gathered.empty and not may_be_empty and reason not in ("length", "content_filter"):
-            given = f"finish reason {self._endpoint.said(reason) or 'not given'}"
+            given = f"finish reason {(reason or 'not given') if len(reason) < 64 else 'of no sense'}"
             if gathered.reasoning_chars:
                 raise self._endpoint.nonsense(
-                    f"{gathered.reasoning_chars:,} characters of reasoning and no answer ({given}); raise "
-                    "max_output_tokens, or check how the server separates reasoning and answer"
+                    f"{gathered.reasoning_chars:,} characters of reasoning and no answer ({given})"
                 )
             raise self._endpoint.nonsense(f"an empty answer ({given})")
         message = gathered.message(self._provider)
+        if body.get("tools") and not message.tool_calls and reason != "length" and is_call(message.content):
+            raise self._endpoint.nonsense(f"a tool call as text: {plain(message.content)!r}")
         if gathered.refused and not message.tool_calls:
             reason = "refusal"
         usage = self._usage(gathered, body)

@@ -43,6 +43,7 @@ _BECAUSE = {
 _LINES = {
     "model_waiting": ("waiting for the model: {reason}", "dim"),
     "model_failed": ("✗ the model failed: {error}", "red"),
+    "model_retrying": ("  it is asked again in {wait_s} s, attempt {attempt} of {attempts}", "dim"),
     "hook_failed": ("! hook {hook} failed at {point} ({on_failure}): {error}", "magenta"),
     "workspace_saved": ("files saved after step {step}: {snapshot_id}", "dim"),
     "workspace_not_saved": ("! files not saved after step {step}: {reason}", "magenta"),

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from agent.models.scripted_model_server import Call, ScriptedModelServer, Turn
+from agent.models.scripted_model_server import Call, Fault, ScriptedModelServer, Turn
 from gateway.client import Client, Event
 from tests.gateway_process import Home, airlock, make_home, served
 from tests.unit.agent.models.asking import sse
@@ -95,3 +95,21 @@ async def test_reasoning_is_stored_only_where_the_model_says_so_and_without_secr
         assert token not in str([event.payload for event in events])
     redacted = turns[0].reasoning.replace(token[4:], "[redacted github-token]".ljust(36, "*"))
     assert shown == [[], [redacted, "Now I know."]]
+
+
+async def test_an_attempt_that_failed_is_shown_with_its_cause_its_setting_and_what_is_tried_next(
+    tmp_path: Path,
+) -> None:
+    fault = Fault("status", status=503, body={"error": {"code": 503, "message": "Loading model"}})
+    async with ScriptedModelServer([Turn(say="loaded", fault=fault)]) as model:
+        home = await _home(tmp_path / "home", model.base_url)
+        with served(home, ENV) as gateway:
+            env = {"AIRLOCK_ADDRESS": gateway.address, "AIRLOCK_API_KEY": home.key, "COLUMNS": "1000"}
+            ran = await asyncio.to_thread(airlock, "run", "load it", env=env)
+    shown = ran.stdout.replace("\n", " ")
+    assert (
+        f"the model failed: {model.base_url} answered HTTP 503: Loading model; the server still loads the model"
+        in shown
+    )
+    assert "it is asked again in 0.5 s, attempt 2 of 3" in shown
+    assert "loaded" in shown

@@ -113,6 +113,14 @@ async def test_a_model_that_is_away_is_asked_again_within_the_step_with_growing_
     assert (final.steps, events[-1].payload["answer"]) == (1, "back")
     assert len({id(request) for request in model.requests}) == 1
     assert [failed["error"] for failed in events.of("model_failed")] == [str(AWAY), "[]", str(AWAY)]
+    retries = events.of("model_retrying")
+    assert [(one["attempt"], one["attempts"], one["wait_s"]) for one in retries] == [
+        (2, 4, 2.0),
+        (3, 4, 8.0),
+        (4, 4, 32.0),
+    ]
+    told = [event.type for event in events if event.type in ("model_failed", "model_retrying", "model_finished")]
+    assert told == ["model_failed", "model_retrying"] * 3 + ["model_finished"]
     assert final.model_s == sum(clock.slept)
     assert final.hooks_s == 0
 
@@ -182,6 +190,7 @@ async def test_a_refusal_is_final_at_once() -> None:
     clock, model = Clock(), SaysInTurn(ModelRefused("bad key"))
     _, events = await run(model, clock=clock)
     assert end(events) == ("failed", "error_policy", "ModelRefused", "bad key")
+    assert events.of("model_retrying") == []
     assert (len(model.requests), clock.slept) == (1, [])
 
 

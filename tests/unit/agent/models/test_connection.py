@@ -14,6 +14,7 @@ import pytest
 import trustme
 
 from agent.errors import ModelError, ModelUnavailable
+from agent.models.model import no_deltas
 from agent.models.openai_model import OpenAIModel
 from agent.models.settings import Connection
 from tests.unit.agent.models.asking import REQUEST, ask_at, completion
@@ -82,7 +83,7 @@ async def test_the_key_of_the_environment_is_for_the_endpoint_of_the_environment
         monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:1/v1" if base_url else requests.base_url)
         monkeypatch.setenv("OPENAI_API_KEY", "from-env")
         async with OpenAIModel("m", base_url=base_url, stream=False, **given) as model:
-            assert (await model.infer(REQUEST, lambda _: None)).message.content == "hi"
+            assert (await model.infer(REQUEST, no_deltas)).message.content == "hi"
         assert requests.field("authorization") == sent
 
 

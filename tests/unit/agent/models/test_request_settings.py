@@ -16,6 +16,7 @@ from agent.agent import Agent
 from agent.errors import ModelRefused
 from agent.messages import Message, ToolCall, ToolSpec
 from agent.models.chat_completions import request_body
+from agent.models.model import no_deltas
 from agent.models.openai_model import OpenAIModel
 from agent.models.scripted_model_server import Call, Fault, ScriptedModelServer, Turn
 from agent.models.settings import RequestSettings
@@ -63,7 +64,7 @@ def refuses(parameter: str) -> Fault:
 @BOTH
 async def test_a_request_says_what_the_settings_say_and_nothing_else(stream: bool, settings: Any, sent: Any) -> None:
     async with ScriptedModelServer([Turn(say="hi")]) as server, model_at(server, stream=stream, **settings) as model:
-        await model.infer(ASKED, lambda _: None)
+        await model.infer(ASKED, no_deltas)
     usual = {"model", "messages", "stream", "stream_options", "tools"}
     assert {name: value for name, value in server.requests[0].items() if name not in usual} == sent
 
@@ -90,7 +91,7 @@ async def test_an_endpoint_that_names_the_bound_otherwise_is_asked_once_and_reme
         model_at(server, stream=stream, max_output_tokens=5, **named) as model,
     ):
         for _ in range(2):
-            assert (await model.infer(REQUEST, lambda _: None)).message.content == "hi"
+            assert (await model.infer(REQUEST, no_deltas)).message.content == "hi"
     assert [{first, other} & request.keys() for request in server.requests] == [{first}, {other}, {other}]
 
 
@@ -104,7 +105,7 @@ async def test_an_endpoint_that_takes_neither_name_is_asked_twice(stream: bool) 
 
     async with Neither([Turn()]) as server, model_at(server, stream=stream, max_output_tokens=5) as model:
         with pytest.raises(ModelRefused, match="max_completion_tokens"):
-            await model.infer(REQUEST, lambda _: None)
+            await model.infer(REQUEST, no_deltas)
     assert len(server.requests) == 2
 
 
@@ -113,7 +114,7 @@ async def test_an_endpoint_that_cannot_count_in_a_stream_is_asked_without_and_it
         ScriptedModelServer([Turn(say="hi", fault=refuses("stream_options"))]) as server,
         model_at(server) as model,
     ):
-        answers = [await model.infer(REQUEST, lambda _: None) for _ in range(2)]
+        answers = [await model.infer(REQUEST, no_deltas) for _ in range(2)]
     assert ["stream_options" in request for request in server.requests] == [True, False, False]
     assert all(answer.usage.input_tokens > 0 for answer in answers)
 
@@ -121,7 +122,7 @@ async def test_an_endpoint_that_cannot_count_in_a_stream_is_asked_without_and_it
 async def test_a_parameter_that_was_not_sent_is_not_given_another_name() -> None:
     async with ScriptedModelServer([Turn(say="hi", fault=refuses("max_tokens"))]) as server, model_at(server) as model:
         with pytest.raises(ModelRefused, match="max_tokens"):
-            await model.infer(REQUEST, lambda _: None)
+            await model.infer(REQUEST, no_deltas)
 
 
 # --- prompt caches: a request begins with the bytes of the request before it ---

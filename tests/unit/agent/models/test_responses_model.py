@@ -91,7 +91,7 @@ async def test_each_fault_is_one_clear_error(fault: Fault, error: type[ModelErro
             ModelUnavailable,
             "Slow",
         ),
-        ({"type": "response.failed", "response": {"status": "failed"}}, ModelUnavailable, "does not describe"),
+        ({"type": "response.failed", "response": {"status": "failed"}}, ModelUnavailable, "does not say which"),
         ({"type": "response.incomplete", "response": {"incomplete_details": {}}}, None, ""),
     ],
 )

@@ -136,7 +136,7 @@ async def test_a_models_own_limit_holds_for_all_tenants_together(monkeypatch: py
     one, two = Models(slots=slots), Models(slots=slots)
     narrow = ModelSettings(name="narrow", concurrent_requests=1)
     asked = [
-        asyncio.create_task(models.of(settings).infer(REQUEST, lambda _: None))  # type: ignore[arg-type]
+        asyncio.create_task(models.of(settings).infer(REQUEST, no_deltas))  # type: ignore[arg-type]
         for models, settings in ((one, narrow), (two, narrow), (two, ModelSettings(name="wide")))
     ]
     await asyncio.sleep(0.01)

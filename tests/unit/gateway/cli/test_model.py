@@ -56,7 +56,7 @@ async def test_a_model_of_a_file_that_has_all_it_needs_gets_no_settings(tmp_path
 async def test_a_model_that_does_not_answer_is_bad_news() -> None:
     code, printed = await check("m", "--base-url", "http://127.0.0.1:1/v1")
     assert code == 1
-    assert "it does not answer: no connection to http://127.0.0.1:1/v1" in " ".join(printed.split())
+    assert "it does not answer: http://127.0.0.1:1/v1 cannot be reached" in " ".join(printed.split())
 
 
 @pytest.mark.parametrize(

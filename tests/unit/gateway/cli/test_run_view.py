@@ -252,6 +252,16 @@ def test_a_wait_for_the_model_is_shown() -> None:
     assert "model 0.001 s, waiting for the model 36.000 s, hooks" in stream.getvalue()
 
 
+def test_a_failed_attempt_is_followed_by_what_is_tried_next() -> None:
+    retry = {"step": 1, "attempt": 2, "attempts": 3, "wait_s": 0.5}
+    text = shown(("model_failed", {"step": 1, "error": "nobody there"}), ("model_retrying", retry))
+    assert text.split("\n")[-3:] == [
+        "✗ the model failed: nobody there",
+        "  it is asked again in 0.5 s, attempt 2 of 3",
+        "",
+    ]
+
+
 def test_the_last_line_says_why_the_run_stopped_and_who_said_so() -> None:
     stop = {"hook": "limits", "rule": "max_steps", "reason": "25 of 25 steps"}
     text = shown(("run_finished", {"status": "stopped", "stop": stop}))
