@@ -8,7 +8,7 @@ them in itself: the call's context is for that (agent.tool_call).
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Literal, Protocol, get_args
 
@@ -72,6 +72,7 @@ class InferenceRequest:
     """What the model is asked; a new field breaks no ring.
 
     `output_schema` is the JSON Schema that the final answer must fit, `thread` the thread's id, for prompt caches.
+    `contents` are the bytes of the attachments that the model is shown, by their SHA-256.
     """
 
     system_prompt: str
@@ -79,6 +80,7 @@ class InferenceRequest:
     tools: tuple[ToolSpec, ...]
     output_schema: Mapping[str, JsonValue] | None = None
     thread: str = ""
+    contents: Mapping[str, bytes] = field(default_factory=dict, repr=False)
 
 
 NextInference = Callable[[InferenceRequest], Awaitable[ModelResponse]]

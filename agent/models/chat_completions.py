@@ -15,8 +15,9 @@ from agent.frozen import storable_text
 from agent.hooks.hook import InferenceRequest
 from agent.messages import Message, ToolCall, Usage
 from agent.models.endpoint_errors import UnusableAnswer
-from agent.models.model import CHARS_PER_TOKEN
+from agent.models.model import CHARS_PER_TOKEN, file_tokens
 from agent.models.settings import RequestSettings, ResponseFormat
+from agent.models.shown_message import ShownFile, described, shown_message
 from agent.tools.intake import ArgumentReader
 
 _USUAL = RequestSettings()
@@ -24,7 +25,7 @@ _USUAL = RequestSettings()
 
 def request_body(model: str, request: InferenceRequest, settings: RequestSettings = _USUAL) -> dict[str, Any]:
     """Return the request: equal requests have equal bytes, and a longer thread begins with those of a shorter one."""
-    messages = [_message(message) for message in request.messages]
+    messages = _messages(request)
     if request.system_prompt:
         messages.insert(0, {"role": "system", "content": request.system_prompt})
     if settings.prompt_cache == "cache_control":
@@ -76,23 +77,61 @@ def _mark_cacheable(messages: list[dict[str, Any]]) -> None:
     """
     spoken = [message for message in messages if message["role"] != "assistant"]
     for message in messages:
-        if message["content"]:  # all of them, so that a message has the same bytes once it is no longer marked
-            message["content"] = [{"type": "text", "text": message["content"]}]
+        said = message["content"]
+        if said and isinstance(said, str):  # all, so that a message has the same bytes once it is no longer marked
+            message["content"] = [_text_part(said)]
     for message in {id(message): message for message in (*spoken[:1], *spoken[-2:])}.values():
-        if message["content"]:
-            message["content"][-1]["cache_control"] = {"type": "ephemeral"}
+        texts = [part for part in message["content"] or () if part["type"] == "text"]
+        if texts:  # a message of files alone has none, and only texts can be marked everywhere
+            texts[-1]["cache_control"] = {"type": "ephemeral"}
 
 
-def _message(message: Message) -> dict[str, Any]:
+def _messages(request: InferenceRequest) -> list[dict[str, Any]]:
+    """Return the messages. What tools show follows the step's results as one message of the user.
+
+    A result can only be text, and endpoints refuse any other role between calls and their results.
+    """
+    sent: list[dict[str, Any]] = []
+    called: dict[str, str] = {}
+    by_tools: list[dict[str, Any]] = []
+    for message in request.messages:
+        if message.role != "tool" and by_tools:
+            sent.append({"role": "user", "content": by_tools})
+            by_tools = []
+        called = {call.id: call.name for call in message.tool_calls} or called
+        shown = shown_message(message, request.contents)
+        said = _message(message, shown.text)
+        if message.role == "user" and shown.files:
+            text = [_text_part(shown.text)] if shown.text else []
+            said["content"] = [*text, *map(_file_part, shown.files)]
+        elif message.role == "tool":
+            for file in shown.files:
+                tool = called.get(message.tool_call_id or "", "a tool")
+                by_tools += [_text_part(f"[{tool}: {described(file.attachment)}]"), _file_part(file)]
+        sent.append(said)
+    return [*sent, {"role": "user", "content": by_tools}] if by_tools else sent
+
+
+def _message(message: Message, text: str) -> dict[str, Any]:
     # With tool calls all endpoints accept an empty text: some refuse null, others require the key.
-    said: dict[str, Any] = {"role": message.role, "content": message.content}
+    said: dict[str, Any] = {"role": message.role, "content": text}
     if message.tool_calls:
         said["tool_calls"] = [*map(_call, message.tool_calls)]
-    elif message.role == "assistant" and not message.content:
+    elif message.role == "assistant" and not text:
         said["content"] = "(no text)"  # some endpoints refuse an empty answer in a history
     if message.tool_call_id is not None:
         said["tool_call_id"] = message.tool_call_id
     return said
+
+
+def _text_part(text: str) -> dict[str, Any]:
+    return {"type": "text", "text": text}
+
+
+def _file_part(file: ShownFile) -> dict[str, Any]:
+    if file.is_image:
+        return {"type": "image_url", "image_url": {"url": file.data_uri()}}
+    return {"type": "file", "file": {"filename": file.name, "file_data": file.data_uri()}}
 
 
 def _call(call: ToolCall) -> dict[str, Any]:
@@ -255,11 +294,27 @@ def _plain_text(content: Any) -> str:
 def usage_of(reported: Any, body: Mapping[str, Any], written_chars: int) -> Usage:
     """Return the reported usage; missing or invalid numbers are estimated as characters / 4."""
     reported = reported if isinstance(reported, dict) else {}
-    sent_chars = sum(len(json.dumps(body.get(part, []), ensure_ascii=False)) for part in ("messages", "tools"))
+    sent_chars = sum(_chars(one) for part in ("messages", "tools") for one in body.get(part, []))
     return Usage(
         input_tokens=_tokens(reported.get("prompt_tokens"), sent_chars),
         output_tokens=_tokens(reported.get("completion_tokens"), written_chars),
     )
+
+
+def _chars(sent: Mapping[str, Any]) -> int:
+    """Return the characters of a message or a tool as JSON; a file counts as many as its tokens are worth."""
+    content = sent.get("content")
+    if not isinstance(content, list):
+        return len(json.dumps(sent, ensure_ascii=False))
+    files = [_uri_of(part) for part in content if part["type"] != "text"]
+    texts = {**sent, "content": [part for part in content if part["type"] == "text"]}
+    tokens = sum(file_tokens(uri[len("data:") :], len(uri) * 3 // 4) for uri in files)
+    return len(json.dumps(texts, ensure_ascii=False)) + tokens * CHARS_PER_TOKEN
+
+
+def _uri_of(part: Mapping[str, Any]) -> str:
+    uri: str = part["image_url"]["url"] if part["type"] == "image_url" else part["file"]["file_data"]
+    return uri
 
 
 def _tokens(reported: Any, chars: int) -> int:

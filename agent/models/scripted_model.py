@@ -136,8 +136,15 @@ def _received(messages: Sequence[dict[str, Any]]) -> list[str]:
         if message["role"] == "assistant":
             break
         if message["role"] != "system":
-            texts.append(message.get("content") or "")
+            texts.append(_text(message.get("content")))
     return texts[::-1]
+
+
+def _text(content: object) -> str:
+    """Return the text of a message, without the images and files among its parts."""
+    if isinstance(content, list):
+        return "\n".join(part["text"] for part in content if part["type"] == "text")
+    return str(content or "")
 
 
 def _unmet(turn: Turn, received: Received) -> str:
