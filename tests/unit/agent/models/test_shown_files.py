@@ -11,6 +11,7 @@ from agent.hooks.hook import InferenceRequest
 from agent.messages import Attachment, Message, ToolCall
 from agent.models.chat_completions import request_body, usage_of
 from agent.models.model import message_tokens
+from agent.models.settings import RequestSettings
 from agent.models.shown_message import shown_message
 from tests.made_images import PDF, png
 
@@ -35,7 +36,7 @@ DOCUMENT_PART = {
 
 def _sent(*messages: Message, contents: dict[str, bytes] | None = None) -> list[dict[str, Any]]:
     shown = CONTENTS if contents is None else contents
-    return list(request_body("m", InferenceRequest("", messages, (), shown))["messages"])
+    return list(request_body("m", InferenceRequest("", messages, (), contents=shown))["messages"])
 
 
 def _call(id_: str, name: str) -> ToolCall:
@@ -100,6 +101,20 @@ def test_what_is_sent_before_stays_the_same_bytes_from_step_to_step() -> None:
     assert json.dumps(_sent(*more)[:4]) == json.dumps(_sent(*begin))
 
 
+def test_a_prompt_cache_is_marked_at_texts_and_never_at_files() -> None:
+    mark = {"cache_control": {"type": "ephemeral"}}
+    messages = (
+        Message(role="user", content="look", attachments=(IMAGE,)),
+        Message(role="user", attachments=(IMAGE,)),
+    )
+    settings = RequestSettings(prompt_cache="cache_control")
+    sent = request_body("m", InferenceRequest("", messages, (), contents=CONTENTS), settings)["messages"]
+    assert [said["content"] for said in sent] == [
+        [{"type": "text", "text": "look", **mark}, IMAGE_PART],
+        [IMAGE_PART],
+    ]
+
+
 def test_the_parts_of_a_message_are_neutral_to_the_wire() -> None:
     shown = shown_message(Message(role="user", content="look", attachments=(IMAGE, DOCUMENT)), {IMAGE.sha256: png()})
     assert shown.text == "look\n[not shown: the PDF /workspace/b.pdf]"
@@ -124,5 +139,5 @@ def test_usage_that_is_not_reported_does_not_count_the_characters_of_files() -> 
     attached = _attached("/workspace/p.png", photo)
     message = Message(role="user", content="look", attachments=(attached, DOCUMENT))
     contents = {attached.sha256: photo, DOCUMENT.sha256: PDF}
-    body = request_body("m", InferenceRequest("", (message,), (), contents))
+    body = request_body("m", InferenceRequest("", (message,), (), contents=contents))
     assert 2_000 < usage_of(None, body, 0).input_tokens < 2_100
