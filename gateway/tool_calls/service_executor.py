@@ -178,6 +178,11 @@ class Viewing(FileCall):
     limit_bytes: int
     seen: AttachedFile | None = None
 
+    async def _run(self, call: ToolCall, context: ToolContext) -> ToolResult:
+        """Return the result that view_file would, for the rules on results."""
+        result = await super()._run(call, context)
+        return result if self.seen is None else replace(result, attachments=(self.seen.attachment,))
+
     async def _work(self, path: str) -> str:
         try:
             self.seen = await attached_file(self.workspace, path, self.limit_bytes)

@@ -10,7 +10,7 @@ from sqlalchemy import select
 
 from gateway.config.agent_settings import AgentSettings
 from gateway.errors import ApprovalPending, InvalidArgument, PermissionDenied, RequestIdReused
-from gateway.policy.document import PolicyDocument, RedactionSection, Rule
+from gateway.policy.document import PolicyDocument, RedactionSection, ResultRule, Rule
 from gateway.policy.judge import Policy
 from gateway.runs.runs import RunRequest
 from gateway.storage.database import Database
@@ -167,6 +167,17 @@ async def test_a_file_that_the_policy_denies_or_asks_about_is_not_looked_at(
     await gateway.answer(waits.value.details["approval_id"])
     await gateway.status(await _start(gateway, "secret/a.png"), "completed")
     assert len(world.asked[0].contents) == 1
+
+
+async def test_a_rule_on_results_searches_the_file_too(world: Gallery, host: Callable[[], Host]) -> None:
+    policy = _policy()
+    rule = ResultRule(id="internal", reason="Internal papers.", contains="Catalog", tools=("read_file",))
+    document = policy.document.model_copy(update={"results": (rule,)})
+    world.put_in_force("v3", Policy(document))
+    gateway = host()
+    with pytest.raises(InvalidArgument, match=r"attachments: /workspace/a.pdf: .* rule internal: Internal papers"):
+        await _start(gateway, "a.pdf")
+    await gateway.status(await _start(gateway, PATH), "completed")
 
 
 async def test_each_file_is_journaled_as_a_call_of_the_service(world: Gallery, host: Callable[[], Host]) -> None:
