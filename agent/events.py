@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Literal, dataclass_transform
@@ -17,7 +17,7 @@ from typing import Any, Literal, dataclass_transform
 from pydantic import JsonValue, TypeAdapter
 
 from agent.filesystem import OutputStream
-from agent.messages import Evicted, Usage
+from agent.messages import Attachment, Evicted, Usage
 from agent.state import TIMES, AgentState, CurrentExecution, Spent
 
 RunStatus = Literal["completed", "stopped", "cancelled", "failed"]
@@ -243,7 +243,8 @@ class ToolCallFinished(RunEvent):
     """A tool call has ended, or was blocked.
 
     `withheld_by` is the rule that kept the result back, `would_be_withheld_by` one in shadow that would have.
-    `duration_ms` is the time of the execution alone, 0 for a blocked call. `evicted` says where a long result is kept.
+    `duration_ms` is the time of the execution alone, 0 for a blocked call. `evicted` says where a long result is kept,
+    `attachments` which files the model is shown with the result.
     """
 
     call_id: str
@@ -262,6 +263,7 @@ class ToolCallFinished(RunEvent):
     content: str
     note: str
     evicted: Evicted | None
+    attachments: Sequence[Attachment] = ()
     duration_ms: float
 
 

@@ -291,9 +291,14 @@ class Run:
 
     def _tool_messages(self) -> list[Message]:
         return [
-            Message(role="tool", tool_call_id=execution.requested.id, content=execution.result.text())
+            Message(
+                role="tool",
+                tool_call_id=execution.requested.id,
+                content=result.text(),
+                attachments=result.attachments,
+            )
             for execution in self.state.current.tool_executions
-            if execution.result is not None
+            if (result := execution.result) is not None
         ]
 
     def _keep(self, state: AgentState) -> None:

@@ -22,7 +22,7 @@ from pydantic import Field, InstanceOf, JsonValue
 from typing_extensions import TypeVar
 
 from agent.frozen import FrozenDict, Json, Text, frozen_arguments, with_entry
-from agent.messages import Amounts, Message, ToolCall, ToolResult, ToolSpec, Usage, Value
+from agent.messages import Amounts, Attachment, Message, ToolCall, ToolResult, ToolSpec, Usage, Value
 from agent.tool_call import CallContext, Copied, JudgedCall
 
 Output = TypeVar("Output", default=Any)
@@ -239,12 +239,12 @@ class AgentState(Value, Generic[Output]):  # large: one method per change that a
     current: InstanceOf[CurrentExecution] = Field(default=_NO_STEP, exclude=True, repr=False)
 
     @classmethod
-    def start(cls, task: str, *, thread: str = "", run_id: str = "") -> Self:
+    def start(cls, task: str, *, thread: str = "", run_id: str = "", attachments: tuple[Attachment, ...] = ()) -> Self:
         """Return the start of a run in a new thread; missing ids are generated."""
         return cls(
             run_id=run_id or f"run_{uuid.uuid4().hex}",
             thread=thread or f"thread_{uuid.uuid4().hex}",
-            messages=(Message(role="user", content=task),),
+            messages=(Message(role="user", content=task, attachments=attachments),),
         )
 
     @property
@@ -264,9 +264,9 @@ class AgentState(Value, Generic[Output]):  # large: one method per change that a
     def cleared(self) -> Self:
         return self.with_(current=_NO_STEP)
 
-    def next_run(self, run_id: str, task: str) -> Self:
+    def next_run(self, run_id: str, task: str, attachments: tuple[Attachment, ...] = ()) -> Self:
         """Return the start of another run in this thread: its messages and metadata, and nothing of this run."""
-        messages = (*self.messages, Message(role="user", content=task))
+        messages = (*self.messages, Message(role="user", content=task, attachments=attachments))
         return type(self)(run_id=run_id, thread=self.thread, messages=messages, metadata=dict(self.metadata))
 
     # --- at any point ---

@@ -42,7 +42,7 @@ def _path(value: object) -> str:
 
 
 # A plain validator, because pydantic's str refuses surrogates: names that are not UTF-8 contain them.
-_Path = Annotated[str, PlainValidator(_path), WithJsonSchema({"type": "string"})]
+FilePath = Annotated[str, PlainValidator(_path), WithJsonSchema({"type": "string"})]
 
 
 def _utf8(text: str) -> str:
@@ -68,7 +68,7 @@ _PageSize = Annotated[int, Field(ge=1, le=10_000), BeforeValidator(_no_bool)]
 
 
 class _Directory(ToolArguments):
-    path: _Path = Field(WORKSPACE, description="absolute, or relative to /workspace")
+    path: FilePath = Field(WORKSPACE, description="absolute, or relative to /workspace")
 
     @model_validator(mode="before")
     @classmethod
@@ -83,19 +83,19 @@ class _Ls(_Directory):
 
 
 class _ReadFile(ToolArguments):
-    path: _Path = Field(description="absolute, or relative to /workspace")
+    path: FilePath = Field(description="absolute, or relative to /workspace")
     offset: _Count = Field(0, description="lines to skip")
     limit: _PageSize = Field(2000, description="lines to return at most; a page holds 64 KiB at most")
     byte_offset: _Count | None = Field(None, description="read on from this byte instead, for very long lines")
 
 
 class _WriteFile(ToolArguments):
-    path: _Path = Field(description="absolute, or relative to /workspace")
+    path: FilePath = Field(description="absolute, or relative to /workspace")
     content: _Text = Field(description="the whole new content")
 
 
 class _EditFile(ToolArguments):
-    path: _Path = Field(description="absolute, or relative to /workspace")
+    path: FilePath = Field(description="absolute, or relative to /workspace")
     old_text: _Text = Field(min_length=1, description="exact text to replace, spaces and line ends included")
     new_text: _Text = Field(description="text to put there")
     replace_all: bool = Field(False, description="replace every match, not only the first")

@@ -86,6 +86,7 @@ class InferenceRequest:
 
     `output_schema` is the JSON Schema that the final answer must fit, `thread` the thread's id, for prompt caches.
     A ring that asks again says so with `retrying` before it waits.
+    `contents` are the bytes of the attachments that the model is shown, by their SHA-256.
     """
 
     system_prompt: str
@@ -94,6 +95,7 @@ class InferenceRequest:
     output_schema: Mapping[str, JsonValue] | None = None
     thread: str = ""
     retrying: Callable[[Retry], None] = field(default=_unheard, compare=False, repr=False)
+    contents: Mapping[str, bytes] = field(default_factory=dict, repr=False)
 
 
 NextInference = Callable[[InferenceRequest], Awaitable[ModelResponse]]

@@ -1,9 +1,8 @@
-"""The wire format of chat completions: requests, and the assembly of answers.
+"""The answers of chat completions: how they are assembled, and what they say of their usage.
 
 Endpoints are untrusted: any part of an answer may be missing, of the wrong type, or endless.
 """
 
-import hashlib
 import json
 import re
 import uuid
@@ -12,17 +11,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from agent.frozen import storable_text
-from agent.hooks.hook import InferenceRequest
-from agent.messages import Message, ToolCall, Usage
+from agent.messages import Message, Usage
 from agent.models.endpoint_errors import UnusableAnswer
-from agent.models.model import CHARS_PER_TOKEN, Arrived
-from agent.models.provider_data import Blocks, kept, kept_for
-from agent.models.settings import RequestSettings, ResponseFormat
+from agent.models.model import CHARS_PER_TOKEN, Arrived, file_tokens
+from agent.models.provider_data import Blocks, kept
 from agent.tools.intake import ArgumentReader
 
 # How models write tool calls, which their servers did not recognise as such.
 _CALL = re.compile(r"(?:^|\n)\s*(?:<tool_call>|<function=\w|\[TOOL_CALLS\]|<\|python_tag\|>|<\uff5ctool\u2581calls)")
-_USUAL = RequestSettings()
 
 # Blocks of reasoning that are sent back: OpenRouter's, and those of LiteLLM for Anthropic's signed thinking.
 _BLOCKS = ("reasoning_details", "thinking_blocks")
@@ -30,103 +26,6 @@ _BLOCKS = ("reasoning_details", "thinking_blocks")
 _REASONING = ("reasoning_content", "reasoning")
 # What belongs to a tool call besides its function, such as Gemini's thought signature.
 _CALL_EXTRAS = ("extra_content", "provider_specific_fields")
-
-
-def request_body(
-    model: str, request: InferenceRequest, settings: RequestSettings = _USUAL, provider: str | None = None
-) -> dict[str, Any]:
-    """Return the request: equal requests have equal bytes, and a longer thread begins with those of a shorter one.
-
-    `provider`, the endpoint and the model in one text, gets back what it wants of its own answers.
-    """
-    messages = [_message(message, kept_for(message, provider)) for message in request.messages]
-    if request.system_prompt:
-        messages.insert(0, {"role": "system", "content": request.system_prompt})
-    if settings.prompt_cache == "cache_control":
-        _mark_cacheable(messages)
-    body: dict[str, Any] = {"model": model, "messages": messages, **_asked(request, settings)}
-    shown = [{name: getattr(tool, name) for name in ("name", "description", "parameters")} for tool in request.tools]
-    if shown:
-        body["tools"] = [{"type": "function", "function": tool} for tool in shown]
-    return {**body, **settings.extra}
-
-
-def _asked(request: InferenceRequest, settings: RequestSettings) -> dict[str, Any]:
-    choice = settings.tool_choice
-    named = choice in (None, "auto", "none", "required")
-    bounded = {"max_tokens", "max_completion_tokens"} & settings.extra.keys()
-    asked: dict[str, Any] = {
-        "temperature": settings.temperature,
-        "top_p": settings.top_p,
-        "seed": settings.seed,
-        "stop": [*settings.stop] or None,
-        "reasoning_effort": settings.reasoning_effort,
-        settings.max_tokens_name or "max_tokens": None if bounded else settings.max_output_tokens,
-        "response_format": response_format(settings.response_format, request.output_schema),
-        "prompt_cache_key": cache_key(request.thread) if settings.prompt_cache == "prompt_cache_key" else None,
-    }
-    if request.tools:  # endpoints refuse these without tools
-        asked["tool_choice"] = choice if named else {"type": "function", "function": {"name": choice}}
-        asked["parallel_tool_calls"] = settings.parallel_tool_calls
-    return {name: value for name, value in asked.items() if value is not None}
-
-
-def cache_key(thread: str) -> str | None:
-    """Return a key for a thread: a digest, because endpoints limit its length, and an id is nothing to them."""
-    return hashlib.sha256(thread.encode()).hexdigest()[:32] if thread else None
-
-
-def response_format(kind: ResponseFormat | None, schema: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Return how an answer is made to fit a schema, None if it is not."""
-    if kind is None or schema is None:
-        return None
-    named = {"json_schema": {"name": "answer", "schema": schema}} if kind == "json_schema" else {}
-    return {"type": kind, **named}
-
-
-def _mark_cacheable(messages: list[dict[str, Any]]) -> None:
-    """Ask for a cache of the prefixes that end with the system prompt and with the last two messages to the model.
-
-    Anthropic's models look for the longest marked prefix that they know, so the last but one is what the request before
-    this one marked last.
-    """
-    spoken = [message for message in messages if message["role"] != "assistant"]
-    for message in messages:
-        if message["content"]:  # all of them, so that a message has the same bytes once it is no longer marked
-            message["content"] = [{"type": "text", "text": message["content"]}]
-    for message in {id(message): message for message in (*spoken[:1], *spoken[-2:])}.values():
-        if message["content"]:
-            message["content"][-1]["cache_control"] = {"type": "ephemeral"}
-
-
-def _message(message: Message, back: Mapping[str, Any]) -> dict[str, Any]:
-    # With tool calls all endpoints accept an empty text: some refuse null, others require the key.
-    said: dict[str, Any] = {"role": message.role, "content": message.content}
-    if message.tool_calls:
-        said["tool_calls"] = [*map(_call, message.tool_calls)]
-        extras = back.get("calls")
-        if isinstance(extras, list) and len(extras) == len(message.tool_calls):  # else a hook changed the calls
-            for call, extra in zip(said["tool_calls"], extras, strict=True):
-                call.update(extra)
-    elif message.role == "assistant" and not message.content:
-        said["content"] = "(no text)"  # some endpoints refuse an empty answer in a history
-    if message.tool_call_id is not None:
-        said["tool_call_id"] = message.tool_call_id
-    said |= back.get("message", {})
-    return said
-
-
-def _call(call: ToolCall) -> dict[str, Any]:
-    return {"id": call.id, "type": "function", "function": sent_function(call)}
-
-
-def sent_function(call: ToolCall) -> dict[str, str]:
-    """Return a call's name and arguments as endpoints accept them.
-
-    They refuse a name that the model made up, and broken JSON, which the call's result quotes.
-    """
-    name = re.sub(r"[^a-zA-Z0-9_-]", "_", call.name)[:64] or "_"
-    return {"name": name, "arguments": "{}" if call.arguments is None else json.dumps(call.arguments)}
 
 
 @dataclass
@@ -331,12 +230,28 @@ def is_call(text: str) -> bool:
 def usage_of(reported: Any, body: Mapping[str, Any], written_chars: int) -> Usage:
     """Return the reported usage; missing or invalid numbers are estimated as characters / 4."""
     reported = reported if isinstance(reported, dict) else {}
-    sent = [body[part] for part in ("messages", "input", "instructions", "tools") if part in body]
-    sent_chars = sum(len(json.dumps(part, ensure_ascii=False)) for part in sent)
+    sent = [one for part in ("messages", "input", "tools") for one in body.get(part, [])]
+    sent_chars = sum(map(_chars, sent)) + len(body.get("instructions", ""))
     return Usage(
         input_tokens=_tokens(reported.get("prompt_tokens"), sent_chars),
         output_tokens=_tokens(reported.get("completion_tokens"), written_chars),
     )
+
+
+def _chars(sent: Mapping[str, Any]) -> int:
+    """Return the characters of a message or a tool as JSON; a file counts as many as its tokens are worth."""
+    content = sent.get("content")
+    if not isinstance(content, list):
+        return len(json.dumps(sent, ensure_ascii=False))
+    files = [_uri_of(part) for part in content if part["type"] != "text"]
+    texts = {**sent, "content": [part for part in content if part["type"] == "text"]}
+    tokens = sum(file_tokens(uri[len("data:") :], len(uri) * 3 // 4) for uri in files)
+    return len(json.dumps(texts, ensure_ascii=False)) + tokens * CHARS_PER_TOKEN
+
+
+def _uri_of(part: Mapping[str, Any]) -> str:
+    uri: str = part["image_url"]["url"] if part["type"] == "image_url" else part["file"]["file_data"]
+    return uri
 
 
 def _tokens(reported: Any, chars: int) -> int:

@@ -18,6 +18,10 @@ from agent.state import ModelResponse
 from agent.tools.intake import bounded
 
 CHARS_PER_TOKEN = 4
+# Endpoints scale images down, and count a page of a PDF as its text and an image.
+_IMAGE_TOKENS = 1_000
+_PDF_BYTES_PER_TOKEN = 32
+_PDF_TOKENS_LIMIT = 50_000
 
 
 class OnDelta(Protocol):
@@ -67,10 +71,18 @@ class QueuedModel(Model, Protocol):
 
 
 def message_tokens(message: Message) -> int:
-    """Return the estimate for a message: its content, the arguments of its tool calls, and reasoning that is kept."""
+    """Return the estimate for a message: its content, its tool calls, its attachments, and reasoning that is kept."""
     calls = sum(len(call.name) + len(json.dumps(call.arguments or {})) for call in message.tool_calls)
     kept = len(json.dumps(message.provider_data.data)) if message.provider_data is not None else 0
-    return -(-(len(message.content) + calls + kept) // CHARS_PER_TOKEN)
+    shown = sum(file_tokens(one.media_type, one.size_bytes) for one in message.attachments)
+    return -(-(len(message.content) + calls + kept) // CHARS_PER_TOKEN) + shown
+
+
+def file_tokens(media_type: str, size_bytes: int) -> int:
+    """Return the estimate for a file that is shown: images cost about the same, a PDF as much as there is in it."""
+    if media_type.startswith("image/"):
+        return _IMAGE_TOKENS
+    return min(max(size_bytes // _PDF_BYTES_PER_TOKEN, _IMAGE_TOKENS), _PDF_TOKENS_LIMIT)
 
 
 def messages_tokens(messages: Iterable[Message]) -> int:

@@ -12,7 +12,7 @@ import httpx2
 from agent.errors import ModelError, ModelRefused, ModelUnavailable
 from agent.hooks.hook import InferenceRequest
 from agent.messages import Usage
-from agent.models import chat_completions, responses
+from agent.models import chat_completions, chat_request, responses
 from agent.models.bounded_http import EventReader, ServerEvent
 from agent.models.chat_completions import is_call, usage_of
 from agent.models.endpoint import Endpoint
@@ -28,10 +28,16 @@ from agent.models.endpoint_errors import (
 from agent.models.endpoint_meanings import CUT_OFF
 from agent.models.model import OnDelta
 from agent.models.prices import Prices
-from agent.models.settings import Connection, MaxTokensName, RequestSettings
+from agent.models.settings import Api, Connection, MaxTokensName, RequestSettings
 from agent.state import ModelResponse
 
 Gathered = chat_completions.Gathered | responses.Gathered
+RequestBody = Callable[[str, InferenceRequest, RequestSettings, str | None], dict[str, Any]]
+
+_WIRE: dict[Api, tuple[RequestBody, Callable[[], Gathered]]] = {
+    "chat_completions": (chat_request.request_body, chat_completions.Gathered),
+    "responses": (responses.request_body, responses.Gathered),
+}
 
 # What a request can do without, if an endpoint does not take it.
 _OPTIONAL = frozenset({"stream_options", "include", "store"})
@@ -66,7 +72,7 @@ class OpenAIModel:
         self._settings = settings or RequestSettings()
         self._prices = prices
         self._endpoint = Endpoint(name, base_url, api_key, connection or Connection(), now)
-        self._api = responses if self._settings.api == "responses" else chat_completions
+        self._request_body, self._gathered = _WIRE[self._settings.api]
         self._provider = f"{self._endpoint.address} {name}" if self._settings.send_reasoning else None
         self._not_taken: set[str] = set()
         self._renamed = False  # whether max_tokens_name has changed
@@ -100,8 +106,8 @@ class OpenAIModel:
         """
         may_be_empty = bool(request.messages) and request.messages[-1].role == "tool"
         while True:
-            body = self._api.request_body(self.name, request, self._settings, self._provider)
-            gathered = self._api.Gathered()
+            body = self._request_body(self.name, request, self._settings, self._provider)
+            gathered = self._gathered()
             try:
                 await self._ask(body, gathered, on_delta)
                 return self._response(gathered, body, may_be_empty=may_be_empty)
@@ -126,7 +132,7 @@ class OpenAIModel:
     async def _ask(self, body: dict[str, Any], gathered: Gathered, on_delta: OnDelta) -> None:
         """Read the answer: events or one document, whichever the endpoint sends."""
         asked = body
-        if self._stream and self._api is chat_completions:
+        if self._stream and self._settings.api == "chat_completions":
             asked = {"stream_options": {"include_usage": True}, **body}
         asked = {name: value for name, value in asked.items() if name not in self._not_taken}
         reader, done, events = EventReader(), False, 0

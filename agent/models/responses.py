@@ -13,7 +13,8 @@ from typing import Any
 from agent.frozen import storable_text
 from agent.hooks.hook import InferenceRequest
 from agent.messages import Message, ToolCall
-from agent.models.chat_completions import cache_key, call_ids, response_format, sent_function
+from agent.models.chat_completions import call_ids
+from agent.models.chat_request import cache_key, response_format, sent_function
 from agent.models.endpoint_errors import UnusableAnswer
 from agent.models.model import Arrived
 from agent.models.provider_data import kept, kept_for
@@ -40,7 +41,7 @@ _REASONS = {"max_output_tokens": "length", "content_filter": "content_filter"}
 def request_body(
     model: str, request: InferenceRequest, settings: RequestSettings = _USUAL, provider: str | None = None
 ) -> dict[str, Any]:
-    """Return the request; see chat_completions.request_body."""
+    """Return the request; see chat_request.request_body."""
     items = [
         item
         for position, message in enumerate(request.messages)

@@ -18,7 +18,8 @@ from typing import Any, Literal, cast
 
 from agent.errors import ModelNonsense, ModelRefused, ModelUnavailable
 from agent.hooks.hook import InferenceRequest
-from agent.models.chat_completions import Gathered, request_body, usage_of
+from agent.models.chat_completions import Gathered, usage_of
+from agent.models.chat_request import request_body
 from agent.models.endpoint_errors import complaint_of, endpoint_error
 from agent.models.model import OnDelta
 from agent.state import ModelResponse
@@ -157,8 +158,15 @@ def _received(messages: Sequence[Mapping[str, Any]]) -> list[str]:
         if message["role"] == "assistant":
             break
         if message["role"] != "system":
-            texts.append(message.get("content") or "")
+            texts.append(_text(message.get("content")))
     return texts[::-1]
+
+
+def _text(content: object) -> str:
+    """Return the text of a message, without the images and files among its parts."""
+    if isinstance(content, list):
+        return "\n".join(part["text"] for part in content if part["type"] == "text")
+    return str(content or "")
 
 
 def _unmet(turn: Turn, received: Received) -> str:

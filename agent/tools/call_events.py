@@ -54,6 +54,7 @@ def emit_finished(events: EventSink, tool: ToolExecution, result: ToolResult) ->
         **_same(result, "outcome", "exit_code", "is_error", "withheld_by", "would_be_withheld_by", "note"),
         content=result.content.decode("utf-8", "replace"),
         evicted=result.evicted.model_dump() if result.evicted else None,
+        attachments=[one.model_dump() for one in result.attachments],
         duration_ms=round(tool.duration_s * 1000, 3),
     )
 

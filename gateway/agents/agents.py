@@ -7,6 +7,7 @@ and policy (gateway.tool_calls.tool_calls). An agent's settings can neither remo
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, cast
 
+from agent.capabilities.attachments import attachments
 from agent.capabilities.bash import bash
 from agent.capabilities.filesystem import filesystem
 from agent.capabilities.flow import flow
@@ -34,6 +35,7 @@ from gateway.policy import PolicyDocument
 
 # The time limit of a command, unless the call, the agent or a shorter policy limit sets one.
 _TIMEOUT_S = 120.0
+_MIB = 1024 * 1024
 _CONTEXT_WINDOW_TOKENS, _FORCED_CONTINUATIONS = 128_000, 5
 
 ModelOf = Callable[[ModelSettings], Model]
@@ -79,6 +81,12 @@ def build(
         "metadata": lambda _: metadata(),
         "memory": lambda own: memory(sandbox, own.paths),
         "skills": lambda own: skills(sandbox, own.paths),
+        "attachments": lambda own: attachments(
+            sandbox,
+            file_limit_bytes=own.file_mib * _MIB,
+            limit=own.shown,
+            limit_bytes=own.shown_mib * _MIB,
+        ),
         "summarization": lambda own: summarization(
             model, sandbox, context_window_tokens=own.context_window_tokens or window
         ),

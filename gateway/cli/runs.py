@@ -96,6 +96,10 @@ async def run(
     *,
     agent: Annotated[str, typer.Option(help="Agent from the gateway's configuration.")] = "default",
     thread: Annotated[str, typer.Option(help="Thread to work in; default: a new one.")] = "",
+    attach: Annotated[
+        list[str] | None,
+        typer.Option(metavar="PATH", help="Image or PDF in the thread's workspace to show with the task; repeatable."),
+    ] = None,
     follow_policy: Annotated[
         bool, typer.Option("--follow-policy", help="Judge later calls by policies applied during the run.")
     ] = False,
@@ -107,7 +111,9 @@ async def run(
     from gateway.cli.run_view import followed
 
     policy_mode: PolicyMode = "follow" if follow_policy else "pin"
-    started = await cli.airlock.start_run(task, thread=thread, agent=agent, policy_mode=policy_mode)
+    started = await cli.airlock.start_run(
+        task, thread=thread, agent=agent, policy_mode=policy_mode, attachments=attach or ()
+    )
     if not cli.as_json:
         policy = f" · {started.policy_version}" if started.policy_version else ""
         out.print(f"run {started.id}{policy}", style="dim")

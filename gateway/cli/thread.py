@@ -131,6 +131,9 @@ def _say(message: ThreadMessage) -> None:
     out.print(f"{message.position} {message.role}", style="bold")
     if message.content:
         out.print(printable(message.content))
+    for file in message.attachments:
+        shown = f"{one_line(file.path, 256)} ({one_line(file.media_type, 80)}, {file.size_bytes:,} bytes)"
+        out.print(f"⎙ {shown}", style="cyan")
     for call in message.tool_calls:
         arguments = one_line(json.dumps(call.get("arguments"), ensure_ascii=False), 400)
         out.print(f"→ {one_line(call.get('name'), 80)} {arguments}", style="cyan")

@@ -41,6 +41,7 @@ from gateway.client.sandboxes import Sandbox as Sandbox
 from gateway.client.sandboxes import SandboxStats as SandboxStats
 from gateway.client.sandboxes import SandboxTransition as SandboxTransition
 from gateway.client.sandboxes import Snapshot as Snapshot
+from gateway.client.threads import Attachment as Attachment
 from gateway.client.threads import Thread as Thread
 from gateway.client.threads import ThreadMessage as ThreadMessage
 from gateway.errors import AirlockError as AirlockError

@@ -48,13 +48,28 @@ class RunCalls(Wire):
     """The calls of RunService. Raises ScopeMissing if the key is not for runs; NotFound also for another tenant's."""
 
     async def start_run(
-        self, task: str, *, thread: str = "", agent: str = "", policy_mode: PolicyMode = "pin", request_id: str = ""
+        self,
+        task: str,
+        *,
+        thread: str = "",
+        agent: str = "",
+        policy_mode: PolicyMode = "pin",
+        request_id: str = "",
+        attachments: Sequence[str] = (),
     ) -> Run:
         """Start a run; an empty thread means a new one. With `follow`, policies applied later judge its next calls.
 
-        Raises ThreadBusy, InvalidArgument, QuotaExceeded, Overloaded, Unavailable.
+        `attachments` are paths of images and PDFs in the thread's workspace, which the model is shown with the task.
+        Raises ThreadBusy, InvalidArgument, QuotaExceeded, Overloaded, Unavailable, and for an attachment
+        PermissionDenied and ApprovalPending.
         """
-        asked: Fields = {"thread": thread, "agent": agent, "policy_mode": policy_mode, "request_id": request_id}
+        asked: Fields = {
+            "thread": thread,
+            "agent": agent,
+            "policy_mode": policy_mode,
+            "request_id": request_id,
+            "attachments": attachments,
+        }
         return _run((await self._ask(pb.StartRunRequest, task=task, **asked)).run)
 
     async def watch_run(self, run_id: str, from_sequence: int = 1) -> AsyncIterator[Event]:
@@ -65,10 +80,19 @@ class RunCalls(Wire):
             yield record(Event, said.event)
 
     async def run(
-        self, task: str, *, thread: str = "", agent: str = "", policy_mode: PolicyMode = "pin", request_id: str = ""
+        self,
+        task: str,
+        *,
+        thread: str = "",
+        agent: str = "",
+        policy_mode: PolicyMode = "pin",
+        request_id: str = "",
+        attachments: Sequence[str] = (),
     ) -> AsyncIterator[Event]:
         """Start a run and yield its events; the last one is run_finished. Arguments and errors are as for start_run."""
-        started = await self.start_run(task, thread=thread, agent=agent, policy_mode=policy_mode, request_id=request_id)
+        started = await self.start_run(
+            task, thread=thread, agent=agent, policy_mode=policy_mode, request_id=request_id, attachments=attachments
+        )
         async for event in self.watch_run(started.id):
             yield event
 

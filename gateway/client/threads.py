@@ -28,6 +28,16 @@ class Thread:
 
 
 @dataclass(frozen=True)
+class Attachment:
+    """A file of the workspace that the model is shown with a message, as it was when it was attached."""
+
+    path: str
+    media_type: str
+    size_bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True)
 class ThreadMessage:
     """A message. `tool_calls` are {id, name, arguments}; a tool's result answers `tool_call_id`."""
 
@@ -37,6 +47,7 @@ class ThreadMessage:
     tool_calls: Sequence[Mapping[str, Any]]
     tool_call_id: str
     run_id: str
+    attachments: Sequence[Attachment] = ()
 
 
 class ThreadCalls(Wire):

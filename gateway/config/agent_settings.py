@@ -67,6 +67,20 @@ class SkillsSettings(Section):
     paths: Paths = ("/workspace/skills",)
 
 
+class AttachmentsSettings(Section):
+    """Images and PDFs that the model is shown: how large a file may be, and how much of them a request shows."""
+
+    file_mib: int = Field(default=4, ge=1, le=32)
+    shown: int = Field(default=8, ge=1, le=64, description="a request shows the newest ones")
+    shown_mib: int = Field(default=16, ge=1, le=64)
+
+    @model_validator(mode="after")
+    def _fits(self) -> AttachmentsSettings:
+        if self.file_mib > self.shown_mib:
+            raise ValueError("shown_mib: at least file_mib, or no request could show the largest file")
+        return self
+
+
 class SummarizationSettings(Section):
     """The context window; unset means the model's own `context_window_tokens`, otherwise 128,000."""
 
@@ -145,6 +159,7 @@ class CapabilitiesSettings(Section):
     metadata: WithoutSettings | None = None
     memory: MemorySettings | None = Field(default=None, examples=["`memory: {paths: [/workspace/AGENTS.md]}`"])
     skills: SkillsSettings | None = Field(default=None, examples=["`skills: {paths: [/workspace/skills]}`"])
+    attachments: AttachmentsSettings | None = Field(default=None, examples=["`attachments: {file_mib: 4}`"])
     summarization: SummarizationSettings | None = None
     structured_output: StructuredOutputSettings | None = None
     self_critique: SelfCritiqueSettings | None = None

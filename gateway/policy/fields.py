@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import Annotated, Any, Literal, get_args
 from zoneinfo import ZoneInfo
 
@@ -23,6 +24,8 @@ from sandbox.image_names import compile_image_glob, read_image
 READING_TOOLS = frozenset({"ls", "read_file", "glob", "grep"})
 WRITING_TOOLS = frozenset({"write_file", "edit_file"})
 FILE_TOOLS = READING_TOOLS | WRITING_TOOLS
+JUDGED_AS = MappingProxyType({"view_file": "read_file"})
+"""Tools that no rule names, each with the one whose rules are about it: to show a file is to read it."""
 CONNECT = "connect"
 """No tool that a model sees: a connection that a command makes, to a host and a port."""
 TOOLS = FILE_TOOLS | {"execute", CONNECT}

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from gateway.policy.fields import CONNECT, FILE_TOOLS, WRITING_TOOLS
+from gateway.policy.fields import CONNECT, FILE_TOOLS, JUDGED_AS, WRITING_TOOLS
 from gateway.policy.globs import path_problem
 from gateway.policy.hosts import canonical_host, shown_endpoint
 from gateway.policy.programs.call import Access, FileUse
@@ -90,6 +90,7 @@ def cut(tool: str, arguments: Mapping[str, object], *, effects: bool = True, red
 
     Without `effects` what programs do with files is left out, and without `redirects` what the shell opens.
     """
+    tool = JUDGED_AS.get(tool, tool)
     if tool in FILE_TOOLS:
         return _cut_file_call(tool, arguments)
     if tool == "execute":

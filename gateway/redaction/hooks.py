@@ -20,6 +20,7 @@ from agent.hooks.hook import Hook, NextToolUse, OutputFilter
 from agent.messages import Evicted, ToolResult
 from agent.state import AgentState, ToolExecution, Verdict
 from gateway.policy.document import PolicyDocument, ResultRule
+from gateway.policy.fields import JUDGED_AS
 from gateway.policy.regexes import compile_regex
 from gateway.redaction.command_output import LiveRedaction
 from gateway.redaction.finders import RedactionFailed
@@ -41,7 +42,7 @@ log = structlog.get_logger(__name__)
 class ResultRulesHook(Hook):
     """Withholds results that a rule is against. While one could be, no output is shown live.
 
-    `files` has evicted results as they are.
+    `files` has evicted results, and files that are shown, as they are.
     """
 
     name = "results"
@@ -62,8 +63,8 @@ class ResultRulesHook(Hook):
         rules = [rule for rule in self._rules if _is_about(rule, call.name)]
         against = {rule.id: "" for rule in rules if _is_against(rule, result)}
         searched = [rule for rule in rules if rule.contains is not None and rule.id not in against]
-        if result.evicted is not None and searched:
-            against |= await self._against_evicted(result.evicted, searched)
+        for kept in _kept_files(result) if searched else ():
+            against |= await self._against_kept(kept, searched)
         for rule in rules:
             if rule.id in against:
                 log.info("result rule", call_id=call.id, tool=call.name[:128], rule=rule.id, mode=rule.mode)
@@ -76,7 +77,7 @@ class ResultRulesHook(Hook):
             return replace(kept_back, withheld_by=enforced.id, would_be_withheld_by=shadow)
         return replace(result, would_be_withheld_by=shadow) if shadow else result
 
-    async def _against_evicted(self, evicted: Evicted, rules: Sequence[ResultRule]) -> dict[str, str]:
+    async def _against_kept(self, evicted: Evicted, rules: Sequence[ResultRule]) -> dict[str, str]:
         """Return the rules that are against the whole of it, with what else there is to say; all, if it is not had."""
         try:
             async with asyncio.timeout(_SEARCH_LIMIT_S):
@@ -124,18 +125,27 @@ class _NotWholeError(Exception):
     """What was evicted cannot be looked through; the text says why."""
 
 
+def _kept_files(result: ToolResult) -> list[Evicted]:
+    """Return the files that a result refers to: what was evicted of it, and what is shown with it."""
+    shown = [
+        Evicted(path=one.path, size_bytes=one.size_bytes, lines=0, sha256=one.sha256, incomplete=False)
+        for one in result.attachments
+    ]
+    return shown if result.evicted is None else [result.evicted, *shown]
+
+
 def _is_in(data: bytes, rule: ResultRule) -> bool:
     return compile_regex(rule.contains or "").search(data) is not None
 
 
 def _is_about(rule: ResultRule, tool: str) -> bool:
-    return rule.tools is None or tool in rule.tools
+    return rule.tools is None or JUDGED_AS.get(tool, tool) in rule.tools
 
 
 def _is_against(rule: ResultRule, result: ToolResult) -> bool:
     if rule.over_bytes is not None:
         size_bytes = result.evicted.size_bytes if result.evicted is not None else len(result.content)
-        return size_bytes > rule.over_bytes
+        return size_bytes + sum(one.size_bytes for one in result.attachments) > rule.over_bytes
     regex = compile_regex(rule.contains or "")
     # Each stream also by itself: what it says comes apart in the content where the other writes in between.
     shown = (result.content, result.stdout, result.stderr, result.note.encode("utf-8", "replace"))

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, JsonValue
 
 from agent.events import Event, EventSink
 from agent.hooks.hook import Hook
-from agent.messages import Message, ToolCall
+from agent.messages import Attachment, Message, ToolCall
 from agent.models.model import CHARS_PER_TOKEN, messages_tokens
 from agent.state import AgentState
 from agent.tools.recovery import EarlierCall
@@ -176,6 +176,7 @@ class SuspendedRun(BaseModel):
     """`policy` is the reference of the policy that the run is pinned to; "" for a run that follows.
 
     `sequence` is the number of the last event that belongs to the state: the events after it are not logged again.
+    `attachments` come with the task of a run that has not begun; later they are in the thread.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -183,6 +184,7 @@ class SuspendedRun(BaseModel):
     state: AgentState
     policy: str = ""
     sequence: int = 0
+    attachments: tuple[Attachment, ...] = ()
 
     @classmethod
     def of(cls, state: AgentState, policy: str, sequence: int = 0) -> Self:

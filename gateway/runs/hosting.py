@@ -19,7 +19,7 @@ import structlog
 from agent.agent import Agent
 from agent.errors import AgentError
 from agent.loop import Host
-from agent.messages import Message
+from agent.messages import Attachment, Message
 from agent.state import AgentState
 from gateway.agents import agents
 from gateway.agents.models import Models, ModelSlots
@@ -98,9 +98,11 @@ class Hosting:
         """Return whether a tenant has as many runs under way here as it may."""
         return sum(thread.tenant == tenant for thread in self.busy.values()) >= LIVE_LIMIT
 
-    def start(self, run: Run, thread: Thread, tenant: Tenant) -> None:
+    def start(self, run: Run, thread: Thread, tenant: Tenant, attachments: tuple[Attachment, ...] = ()) -> None:
         """Host a new run in a thread that is reserved for it."""
-        self._host(LiveRun.of(run, thread, Claim(run.id), self._store), tenant)
+        work = LiveRun.of(run, thread, Claim(run.id), self._store)
+        work.attachments = attachments
+        self._host(work, tenant)
 
     async def take(self, ready: WaitingRun) -> None:
         """Continue an unhosted run here, unless another gateway does."""
@@ -231,7 +233,9 @@ class Hosting:
         agent = self._agent(live, tenant, tenant.agents[run.agent], tool_path, checkpoints)
         live.journal = tool_path.journal
         live.journal.host(live.log.claim, self._parts.lease_over)
-        begin = kept if kept.started else kept.say(Message(role="user", content=run.task))
+        attached = live.attachments if suspended is None else suspended.attachments
+        task = Message(role="user", content=run.task, attachments=attached)
+        begin = kept if kept.started else kept.say(task)
         structlog.contextvars.bind_contextvars(**live.whose)
         with hosted(self._parts.telemetry, begin, tenant=run.tenant, agent=run.agent, model=agent.model.name) as seen:
             end = await agent.run(begin, seen.observing(redacted_events(tool_path.redactor, live.emit)))

@@ -10,6 +10,7 @@ import structlog
 from pydantic import JsonValue
 
 from agent.events import Event
+from agent.messages import Attachment
 from gateway.runs.run_log import RunLog
 from gateway.storage.entities import LoggedEvent, Run, Thread
 from gateway.storage.run_writes import Claim
@@ -55,7 +56,7 @@ class LiveRun:
     """A run. `because` says why it was taken over; "" for one that was started here.
 
     Nothing more is written here of an `abandoned` run, which belongs or will belong to another gateway. A `handed_over`
-    run may be taken by others as soon as nothing of it happens here.
+    run may be taken by others as soon as nothing of it happens here. `attachments` come with the task of a new run.
     """
 
     run: Run
@@ -63,6 +64,7 @@ class LiveRun:
     log: RunLog
     cancelled: bool = False
     because: str = ""
+    attachments: tuple[Attachment, ...] = ()
     logged: EventDeduplication = field(default_factory=EventDeduplication)
     abandoned: bool = False
     handed_over: bool = False

@@ -7,6 +7,7 @@ last checkpoint (gateway/runs/checkpoints.py); writes of its old gateway are the
     hosting.py        the runs under way here: begin, takeover, one run's agent from state to end
     live_run.py       the events that a run emits
     checkpoints.py    what a run continues from
+    task_attachments.py  the files that come with the task
 """
 
 import asyncio
@@ -16,6 +17,7 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from agent.messages import Attachment
 from agent.state import AgentState
 from gateway.agents import agents
 from gateway.errors import (
@@ -33,6 +35,7 @@ from gateway.errors import (
 from gateway.runs.checkpoints import THREAD_LIMIT_CHARS, SuspendedRun
 from gateway.runs.hosting import LIVE_LIMIT, Hosting, RunParts, policy_reference
 from gateway.runs.live_run import LiveRun
+from gateway.runs.task_attachments import task_attachments
 from gateway.storage.call_journal import is_of_deletion
 from gateway.storage.database import ConstraintViolated
 from gateway.storage.entities import LoggedEvent, Run, Thread
@@ -55,7 +58,7 @@ class RunRequest:
     """A request for a run. `thread` is "" for a new thread; `id` is the request id, "" for none.
 
     A run with `policy_mode` pin is judged by the policy in force now until its end, one with follow by the policy in
-    force at each moment.
+    force at each moment. `attachments` are paths in the thread's workspace, of files that the model is shown.
     """
 
     task: str
@@ -63,11 +66,13 @@ class RunRequest:
     agent: str = "default"
     policy_mode: PolicyMode = "pin"
     id: str = ""
+    attachments: tuple[str, ...] = ()
 
     @property
     def digest(self) -> str:
         """The SHA-256 of what is requested, in hex."""
-        fields = json.dumps([self.task, self.thread, self.agent, self.policy_mode])
+        attached = [self.attachments] if self.attachments else []
+        fields = json.dumps([self.task, self.thread, self.agent, self.policy_mode, *attached])
         return hashlib.sha256(fields.encode("utf-8", "surrogatepass")).hexdigest()
 
 
@@ -145,6 +150,8 @@ class Runs:
         tenant = tenant.pinned() if asked.policy_mode == "pin" else tenant
         # These first: a refused run leaves nothing behind, not even its thread.
         self._check_agent(tenant, asked.agent)
+        calls = self._parts.tool_calls
+        attachments = await task_attachments(calls, tenant, asked.agent, asked.thread, asked.attachments)
         run_id, name = self._parts.ids("run"), asked.thread or self._parts.ids("thread")
         await self._parts.quotas.hold_run(tenant.name, run_id, tenant.policy.document.quotas)
         here = True
@@ -157,7 +164,8 @@ class Runs:
             await self._parts.quotas.release_run(run_id)
             raise
         # Shielded: a caller that goes away must not leave a stored run without a host.
-        return await asyncio.shield(asyncio.create_task(self._begin(run_id, tenant, thread, asked, here=here)))
+        begun = self._begin(run_id, tenant, thread, asked, attachments, here=here)
+        return await asyncio.shield(asyncio.create_task(begun))
 
     async def _placed(self, tenant: Tenant, name: str, elsewhere: OtherEngine) -> Thread:
         """Return a thread whose files are on another engine; OtherEngine if no gateway of that engine is serving.
@@ -196,8 +204,18 @@ class Runs:
         if self._hosting.closing.is_set():
             raise Unavailable("the gateway is shutting down: try again when it is back")
 
-    async def _begin(self, run_id: str, tenant: Tenant, thread: Thread, asked: RunRequest, *, here: bool) -> Run:
-        policy = policy_reference(tenant, asked.policy_mode)
+    async def _begin(
+        self,
+        run_id: str,
+        tenant: Tenant,
+        thread: Thread,
+        asked: RunRequest,
+        attachments: tuple[Attachment, ...],
+        *,
+        here: bool,
+    ) -> Run:
+        state = AgentState(run_id=run_id, thread=thread.name)
+        begin = SuspendedRun(state=state, policy=policy_reference(tenant, asked.policy_mode), attachments=attachments)
         new = NewRun(
             asked.agent,
             asked.task,
@@ -205,7 +223,7 @@ class Runs:
             asked.policy_mode,
             id=run_id,
             request=(asked.id, asked.digest) if asked.id else None,
-            checkpoint=SuspendedRun.of(AgentState(run_id=run_id, thread=thread.name), policy).model_dump_json(),
+            checkpoint=begin.model_dump_json(),
             hosted=here,
         )
         try:
@@ -219,7 +237,7 @@ class Runs:
                 await self._raise_busy(error, tenant, thread)
             raise
         if here:
-            self._hosting.start(run, thread, tenant)
+            self._hosting.start(run, thread, tenant, attachments)
         else:
             await self._parts.quotas.release_run(run_id)  # its row counts until a gateway hosts it
         return run

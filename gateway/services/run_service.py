@@ -31,7 +31,14 @@ class RunService(grpc_pb.RunServiceServicer):
         mode = name_of(pb.PolicyMode, request.policy_mode)
         if request.policy_mode and not mode:
             raise InvalidArgument("policy_mode: PIN or FOLLOW; not set means PIN")
-        asked = RunRequest(request.task, request.thread, request.agent or "default", mode or "pin", request.request_id)
+        asked = RunRequest(
+            request.task,
+            request.thread,
+            request.agent or "default",
+            mode or "pin",
+            request.request_id,
+            tuple(request.attachments),
+        )
         return pb.StartRunResponse(run=_run(await self.runs.start(tenant, asked)))
 
     @streaming

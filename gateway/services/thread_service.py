@@ -55,5 +55,11 @@ def _message(said: Said) -> pb.ThreadMessage:
     for call in said.message.tool_calls:
         arguments = call.raw_arguments if call.arguments is None else call.arguments
         calls.append({"id": call.id, "name": call.name, "arguments": arguments})
-    asked = json.dumps(calls) if calls else ""
-    return message(pb.ThreadMessage, said.message, position=said.position, run_id=said.run_id, tool_calls_json=asked)
+    return message(
+        pb.ThreadMessage,
+        said.message,
+        position=said.position,
+        run_id=said.run_id,
+        tool_calls_json=json.dumps(calls) if calls else "",
+        attachments=[message(pb.Attachment, one) for one in said.message.attachments],
+    )

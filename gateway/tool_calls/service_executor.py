@@ -13,11 +13,13 @@ from types import MappingProxyType
 
 from pydantic import JsonValue
 
+from agent.capabilities.attachments import AttachedFile, attached_file
+from agent.filesystem import FileSystem
 from agent.messages import ToolCall, ToolResult, ToolSpec
 from agent.tool_call import JudgedCall, Slot
 from agent.tools.tool import ToolContext
 from gateway.audit.call_audit import TOOL_CALL
-from gateway.errors import AirlockError, DeadlineExceeded, PermissionDenied
+from gateway.errors import AirlockError, DeadlineExceeded, InvalidArgument, PermissionDenied
 from gateway.storage.audit_store import AuditEntry
 from gateway.tool_calls.thread_sandbox import ThreadSandbox
 from sandbox.errors import NotFound, SandboxError, said_outside
@@ -31,7 +33,8 @@ _NOTHING = EntriesPage((), 0, more=False)
 class ServiceExecutor:
     """A ToolExecutor of one call that lists no tools; subclasses implement `_run`.
 
-    `sandbox` is set before the call is judged; `error` is for the service to raise. `moved_bytes` counts what was
+    `sandbox` is set before the call is judged, and `workspace`, the same as an agent's tools see it: without secrets.
+    `error` is for the service to raise. `moved_bytes` counts what was
     streamed past the result so far, None if nothing is. `audit_kind` is the kind of the call's audit entry. One that is
     `read_only` changes nothing, and shows nothing but its result.
     """
@@ -40,6 +43,7 @@ class ServiceExecutor:
     read_only = False
     moved_bytes: int | None = None
     sandbox: ThreadSandbox
+    workspace: FileSystem
     error: SandboxError | AirlockError | None = None
 
     def audited(self, entry: AuditEntry) -> AuditEntry:
@@ -163,6 +167,29 @@ class Look(FileCall):
     async def _work(self, path: str) -> str:
         self.entry = await self.sandbox.stat(path)
         return self.entry.type
+
+
+@dataclass(eq=False)
+class Viewing(FileCall):
+    """Looks at a file that the model is to be shown with the task of a run."""
+
+    audit_kind = "file_read"
+    read_only = True
+    limit_bytes: int
+    seen: AttachedFile | None = None
+
+    async def _run(self, call: ToolCall, context: ToolContext) -> ToolResult:
+        """Return the result that view_file would, for the rules on results."""
+        result = await super()._run(call, context)
+        return result if self.seen is None else replace(result, attachments=(self.seen.attachment,))
+
+    async def _work(self, path: str) -> str:
+        try:
+            self.seen = await attached_file(self.workspace, path, self.limit_bytes)
+        except ValueError as error:
+            raise InvalidArgument(str(error)) from error
+        self.moved_bytes = self.seen.attachment.size_bytes
+        return str(self.seen)
 
 
 @dataclass(eq=False)

@@ -48,6 +48,7 @@ from gateway.tool_calls.policy_hook import PolicyHook
 from gateway.tool_calls.quota_hook import REFUSED, QuotaHook
 from gateway.tool_calls.redacted_workspace import ProcessReader, RedactedWorkspace
 from gateway.tool_calls.service_executor import EXECUTOR, ServiceExecutor
+from gateway.tool_calls.shown_files_hook import ShownFilesHook
 from gateway.tool_calls.thread_sandbox import ProgramCheck, ThreadEngines, ThreadSandbox
 from gateway.tool_calls.tool_request import REQUEST, ToolRequest
 from sandbox.keeper.keeper import Leases
@@ -212,6 +213,7 @@ class ToolCalls:
                 quota,
                 journal,
                 *redaction_hooks(document, redactor, sandbox),
+                ShownFilesHook(lambda: tenant.policy, facts),
                 GrantHook(approvals, thread, run_id),
                 PolicyHook(
                     lambda: tenant.policy, facts, partial(load_grants, approvals, thread, run_id), quota.take, work
@@ -234,7 +236,7 @@ class ToolCalls:
         tool_path = await self._tool_path(tenant, new.thread)
         tools: ToolExecutor = tool_path.toolbox if new.executor is None else new.executor
         if new.executor is not None:
-            new.executor.sandbox = tool_path.sandbox
+            new.executor.sandbox, new.executor.workspace = tool_path.sandbox, tool_path.workspace
         runner = ToolRunner(tool_path.hook_engine, tools, discard, approver=tool_path.approver, on_output=new.on_output)
         call = new.tool_call(make_id("call"))
         structlog.contextvars.bind_contextvars(thread=tool_path.thread.name, call_id=call.id)

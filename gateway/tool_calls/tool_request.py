@@ -16,7 +16,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, model_validator
 from pydantic_core import to_json
 
 from agent.frozen import storable_text
-from agent.messages import Evicted, ToolResult
+from agent.messages import Attachment, Evicted, ToolResult
 from agent.state import ToolExecution, Verdict
 from agent.tool_call import Slot
 from gateway.errors import InProgress, RequestIdReused
@@ -62,6 +62,7 @@ class StoredResult(BaseModel):
     note: str
     withheld_by: str = ""
     would_be_withheld_by: str = ""
+    attachments: tuple[Attachment, ...] = ()
     duration_s: float
     verdict: Verdict | None = None
     approval_id: str = ""

@@ -38,18 +38,20 @@ RUN_STATUS_FAILED: RunStatus
 RUN_STATUS_WAITING: RunStatus
 
 class StartRunRequest(_message.Message):
-    __slots__ = ("task", "thread", "agent", "policy_mode", "request_id")
+    __slots__ = ("task", "thread", "agent", "policy_mode", "request_id", "attachments")
     TASK_FIELD_NUMBER: _ClassVar[int]
     THREAD_FIELD_NUMBER: _ClassVar[int]
     AGENT_FIELD_NUMBER: _ClassVar[int]
     POLICY_MODE_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    ATTACHMENTS_FIELD_NUMBER: _ClassVar[int]
     task: str
     thread: str
     agent: str
     policy_mode: PolicyMode
     request_id: str
-    def __init__(self, task: _Optional[str] = ..., thread: _Optional[str] = ..., agent: _Optional[str] = ..., policy_mode: _Optional[_Union[PolicyMode, str]] = ..., request_id: _Optional[str] = ...) -> None: ...
+    attachments: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, task: _Optional[str] = ..., thread: _Optional[str] = ..., agent: _Optional[str] = ..., policy_mode: _Optional[_Union[PolicyMode, str]] = ..., request_id: _Optional[str] = ..., attachments: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class StartRunResponse(_message.Message):
     __slots__ = ("run",)

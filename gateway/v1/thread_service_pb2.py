@@ -26,7 +26,7 @@ from gateway.v1 import validate_pb2 as buf_dot_validate_dot_validate__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fgateway/v1/thread_service.proto\x12\ngateway.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xcd\x01\n\x06Thread\x12\x0c\n\x04name\x18\x01 \x01(\t\x12.\n\ncreated_at\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x32\n\x08metadata\x18\x03 \x03(\x0b\x32 .gateway.v1.Thread.MetadataEntry\x12\x10\n\x08messages\x18\x04 \x01(\x03\x12\x0e\n\x06run_id\x18\x05 \x01(\t\x1a/\n\rMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\x86\x01\n\x12ListThreadsRequest\x12\x33\n\x0bname_prefix\x18\x01 \x01(\tB\x1e\xbaH\x1br\x19\x18\x80\x02\x32\x14^( |[^\\p{C}\\p{Z}])*$\x12\x1d\n\tpage_size\x18\x02 \x01(\x05\x42\n\xbaH\x07\x1a\x05\x18\xc8\x01(\x00\x12\x1c\n\npage_token\x18\x03 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x08\"S\n\x13ListThreadsResponse\x12#\n\x07threads\x18\x01 \x03(\x0b\x32\x12.gateway.v1.Thread\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"D\n\x10GetThreadRequest\x12\x30\n\x06thread\x18\x01 \x01(\tB \xbaH\x1dr\x1b\x10\x01\x18\x80\x02\x32\x14^( |[^\\p{C}\\p{Z}])*$\"7\n\x11GetThreadResponse\x12\"\n\x06thread\x18\x01 \x01(\x0b\x32\x12.gateway.v1.Thread\"\x7f\n\rThreadMessage\x12\x10\n\x08position\x18\x01 \x01(\x03\x12\x0c\n\x04role\x18\x02 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x03 \x01(\t\x12\x17\n\x0ftool_calls_json\x18\x04 \x01(\t\x12\x14\n\x0ctool_call_id\x18\x05 \x01(\t\x12\x0e\n\x06run_id\x18\x06 \x01(\t\"\x84\x01\n\x13ListMessagesRequest\x12\x30\n\x06thread\x18\x01 \x01(\tB \xbaH\x1dr\x1b\x10\x01\x18\x80\x02\x32\x14^( |[^\\p{C}\\p{Z}])*$\x12\x1d\n\tpage_size\x18\x02 \x01(\x05\x42\n\xbaH\x07\x1a\x05\x18\xc8\x01(\x00\x12\x1c\n\npage_token\x18\x03 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x08\"\\\n\x14ListMessagesResponse\x12+\n\x08messages\x18\x01 \x03(\x0b\x32\x19.gateway.v1.ThreadMessage\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\xf4\x01\n\x18SetThreadMetadataRequest\x12\x30\n\x06thread\x18\x01 \x01(\tB \xbaH\x1dr\x1b\x10\x01\x18\x80\x02\x32\x14^( |[^\\p{C}\\p{Z}])*$\x12V\n\x03set\x18\x02 \x03(\x0b\x32-.gateway.v1.SetThreadMetadataRequest.SetEntryB\x1a\xbaH\x17\x9a\x01\x14\x10\x80\x08\"\x07r\x05\x10\x01\x18\x80\x04*\x06r\x04\x18\x80\x80\x04\x12\"\n\x06remove\x18\x03 \x03(\tB\x12\xbaH\x0f\x92\x01\x0c\x10\x80\x08\"\x07r\x05\x10\x01\x18\x80\x04\x1a*\n\x08SetEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"?\n\x19SetThreadMetadataResponse\x12\"\n\x06thread\x18\x01 \x01(\x0b\x32\x12.gateway.v1.Thread\"G\n\x13\x44\x65leteThreadRequest\x12\x30\n\x06thread\x18\x01 \x01(\tB \xbaH\x1dr\x1b\x10\x01\x18\x80\x02\x32\x14^( |[^\\p{C}\\p{Z}])*$\"\x86\x01\n\x14\x44\x65leteThreadResponse\x12>\n\x07removed\x18\x01 \x03(\x0b\x32-.gateway.v1.DeleteThreadResponse.RemovedEntry\x1a.\n\x0cRemovedEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\x32\xb1\x03\n\rThreadService\x12N\n\x0bListThreads\x12\x1e.gateway.v1.ListThreadsRequest\x1a\x1f.gateway.v1.ListThreadsResponse\x12H\n\tGetThread\x12\x1c.gateway.v1.GetThreadRequest\x1a\x1d.gateway.v1.GetThreadResponse\x12Q\n\x0cListMessages\x12\x1f.gateway.v1.ListMessagesRequest\x1a .gateway.v1.ListMessagesResponse\x12`\n\x11SetThreadMetadata\x12$.gateway.v1.SetThreadMetadataRequest\x1a%.gateway.v1.SetThreadMetadataResponse\x12Q\n\x0c\x44\x65leteThread\x12\x1f.gateway.v1.DeleteThreadRequest\x1a .gateway.v1.DeleteThreadResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fgateway/v1/thread_service.proto\x12\ngateway.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xcd\x01\n\x06Thread\x12\x0c\n\x04name\x18\x01 \x01(\t\x12.\n\ncreated_at\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x32\n\x08metadata\x18\x03 \x03(\x0b\x32 .gateway.v1.Thread.MetadataEntry\x12\x10\n\x08messages\x18\x04 \x01(\x03\x12\x0e\n\x06run_id\x18\x05 \x01(\t\x1a/\n\rMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\x86\x01\n\x12ListThreadsRequest\x12\x33\n\x0bname_prefix\x18\x01 \x01(\tB\x1e\xbaH\x1br\x19\x18\x80\x02\x32\x14^( |[^\\p{C}\\p{Z}])*$\x12\x1d\n\tpage_size\x18\x02 \x01(\x05\x42\n\xbaH\x07\x1a\x05\x18\xc8\x01(\x00\x12\x1c\n\npage_token\x18\x03 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x08\"S\n\x13ListThreadsResponse\x12#\n\x07threads\x18\x01 \x03(\x0b\x32\x12.gateway.v1.Thread\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"D\n\x10GetThreadRequest\x12\x30\n\x06thread\x18\x01 \x01(\tB \xbaH\x1dr\x1b\x10\x01\x18\x80\x02\x32\x14^( |[^\\p{C}\\p{Z}])*$\"7\n\x11GetThreadResponse\x12\"\n\x06thread\x18\x01 \x01(\x0b\x32\x12.gateway.v1.Thread\"\xac\x01\n\rThreadMessage\x12\x10\n\x08position\x18\x01 \x01(\x03\x12\x0c\n\x04role\x18\x02 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x03 \x01(\t\x12\x17\n\x0ftool_calls_json\x18\x04 \x01(\t\x12\x14\n\x0ctool_call_id\x18\x05 \x01(\t\x12\x0e\n\x06run_id\x18\x06 \x01(\t\x12+\n\x0b\x61ttachments\x18\x07 \x03(\x0b\x32\x16.gateway.v1.Attachment\"R\n\nAttachment\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x12\n\nmedia_type\x18\x02 \x01(\t\x12\x12\n\nsize_bytes\x18\x03 \x01(\x03\x12\x0e\n\x06sha256\x18\x04 \x01(\t\"\x84\x01\n\x13ListMessagesRequest\x12\x30\n\x06thread\x18\x01 \x01(\tB \xbaH\x1dr\x1b\x10\x01\x18\x80\x02\x32\x14^( |[^\\p{C}\\p{Z}])*$\x12\x1d\n\tpage_size\x18\x02 \x01(\x05\x42\n\xbaH\x07\x1a\x05\x18\xc8\x01(\x00\x12\x1c\n\npage_token\x18\x03 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x08\"\\\n\x14ListMessagesResponse\x12+\n\x08messages\x18\x01 \x03(\x0b\x32\x19.gateway.v1.ThreadMessage\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\xf4\x01\n\x18SetThreadMetadataRequest\x12\x30\n\x06thread\x18\x01 \x01(\tB \xbaH\x1dr\x1b\x10\x01\x18\x80\x02\x32\x14^( |[^\\p{C}\\p{Z}])*$\x12V\n\x03set\x18\x02 \x03(\x0b\x32-.gateway.v1.SetThreadMetadataRequest.SetEntryB\x1a\xbaH\x17\x9a\x01\x14\x10\x80\x08\"\x07r\x05\x10\x01\x18\x80\x04*\x06r\x04\x18\x80\x80\x04\x12\"\n\x06remove\x18\x03 \x03(\tB\x12\xbaH\x0f\x92\x01\x0c\x10\x80\x08\"\x07r\x05\x10\x01\x18\x80\x04\x1a*\n\x08SetEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"?\n\x19SetThreadMetadataResponse\x12\"\n\x06thread\x18\x01 \x01(\x0b\x32\x12.gateway.v1.Thread\"G\n\x13\x44\x65leteThreadRequest\x12\x30\n\x06thread\x18\x01 \x01(\tB \xbaH\x1dr\x1b\x10\x01\x18\x80\x02\x32\x14^( |[^\\p{C}\\p{Z}])*$\"\x86\x01\n\x14\x44\x65leteThreadResponse\x12>\n\x07removed\x18\x01 \x03(\x0b\x32-.gateway.v1.DeleteThreadResponse.RemovedEntry\x1a.\n\x0cRemovedEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\x32\xb1\x03\n\rThreadService\x12N\n\x0bListThreads\x12\x1e.gateway.v1.ListThreadsRequest\x1a\x1f.gateway.v1.ListThreadsResponse\x12H\n\tGetThread\x12\x1c.gateway.v1.GetThreadRequest\x1a\x1d.gateway.v1.GetThreadResponse\x12Q\n\x0cListMessages\x12\x1f.gateway.v1.ListMessagesRequest\x1a .gateway.v1.ListMessagesResponse\x12`\n\x11SetThreadMetadata\x12$.gateway.v1.SetThreadMetadataRequest\x1a%.gateway.v1.SetThreadMetadataResponse\x12Q\n\x0c\x44\x65leteThread\x12\x1f.gateway.v1.DeleteThreadRequest\x1a .gateway.v1.DeleteThreadResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -73,24 +73,26 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_GETTHREADREQUEST']._serialized_end=607
   _globals['_GETTHREADRESPONSE']._serialized_start=609
   _globals['_GETTHREADRESPONSE']._serialized_end=664
-  _globals['_THREADMESSAGE']._serialized_start=666
-  _globals['_THREADMESSAGE']._serialized_end=793
-  _globals['_LISTMESSAGESREQUEST']._serialized_start=796
-  _globals['_LISTMESSAGESREQUEST']._serialized_end=928
-  _globals['_LISTMESSAGESRESPONSE']._serialized_start=930
-  _globals['_LISTMESSAGESRESPONSE']._serialized_end=1022
-  _globals['_SETTHREADMETADATAREQUEST']._serialized_start=1025
-  _globals['_SETTHREADMETADATAREQUEST']._serialized_end=1269
-  _globals['_SETTHREADMETADATAREQUEST_SETENTRY']._serialized_start=1227
-  _globals['_SETTHREADMETADATAREQUEST_SETENTRY']._serialized_end=1269
-  _globals['_SETTHREADMETADATARESPONSE']._serialized_start=1271
-  _globals['_SETTHREADMETADATARESPONSE']._serialized_end=1334
-  _globals['_DELETETHREADREQUEST']._serialized_start=1336
-  _globals['_DELETETHREADREQUEST']._serialized_end=1407
-  _globals['_DELETETHREADRESPONSE']._serialized_start=1410
-  _globals['_DELETETHREADRESPONSE']._serialized_end=1544
-  _globals['_DELETETHREADRESPONSE_REMOVEDENTRY']._serialized_start=1498
-  _globals['_DELETETHREADRESPONSE_REMOVEDENTRY']._serialized_end=1544
-  _globals['_THREADSERVICE']._serialized_start=1547
-  _globals['_THREADSERVICE']._serialized_end=1980
+  _globals['_THREADMESSAGE']._serialized_start=667
+  _globals['_THREADMESSAGE']._serialized_end=839
+  _globals['_ATTACHMENT']._serialized_start=841
+  _globals['_ATTACHMENT']._serialized_end=923
+  _globals['_LISTMESSAGESREQUEST']._serialized_start=926
+  _globals['_LISTMESSAGESREQUEST']._serialized_end=1058
+  _globals['_LISTMESSAGESRESPONSE']._serialized_start=1060
+  _globals['_LISTMESSAGESRESPONSE']._serialized_end=1152
+  _globals['_SETTHREADMETADATAREQUEST']._serialized_start=1155
+  _globals['_SETTHREADMETADATAREQUEST']._serialized_end=1399
+  _globals['_SETTHREADMETADATAREQUEST_SETENTRY']._serialized_start=1357
+  _globals['_SETTHREADMETADATAREQUEST_SETENTRY']._serialized_end=1399
+  _globals['_SETTHREADMETADATARESPONSE']._serialized_start=1401
+  _globals['_SETTHREADMETADATARESPONSE']._serialized_end=1464
+  _globals['_DELETETHREADREQUEST']._serialized_start=1466
+  _globals['_DELETETHREADREQUEST']._serialized_end=1537
+  _globals['_DELETETHREADRESPONSE']._serialized_start=1540
+  _globals['_DELETETHREADRESPONSE']._serialized_end=1674
+  _globals['_DELETETHREADRESPONSE_REMOVEDENTRY']._serialized_start=1628
+  _globals['_DELETETHREADRESPONSE_REMOVEDENTRY']._serialized_end=1674
+  _globals['_THREADSERVICE']._serialized_start=1677
+  _globals['_THREADSERVICE']._serialized_end=2110
 # @@protoc_insertion_point(module_scope)

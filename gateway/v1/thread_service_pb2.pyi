@@ -62,20 +62,34 @@ class GetThreadResponse(_message.Message):
     def __init__(self, thread: _Optional[_Union[Thread, _Mapping]] = ...) -> None: ...
 
 class ThreadMessage(_message.Message):
-    __slots__ = ("position", "role", "content", "tool_calls_json", "tool_call_id", "run_id")
+    __slots__ = ("position", "role", "content", "tool_calls_json", "tool_call_id", "run_id", "attachments")
     POSITION_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
     CONTENT_FIELD_NUMBER: _ClassVar[int]
     TOOL_CALLS_JSON_FIELD_NUMBER: _ClassVar[int]
     TOOL_CALL_ID_FIELD_NUMBER: _ClassVar[int]
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
+    ATTACHMENTS_FIELD_NUMBER: _ClassVar[int]
     position: int
     role: str
     content: str
     tool_calls_json: str
     tool_call_id: str
     run_id: str
-    def __init__(self, position: _Optional[int] = ..., role: _Optional[str] = ..., content: _Optional[str] = ..., tool_calls_json: _Optional[str] = ..., tool_call_id: _Optional[str] = ..., run_id: _Optional[str] = ...) -> None: ...
+    attachments: _containers.RepeatedCompositeFieldContainer[Attachment]
+    def __init__(self, position: _Optional[int] = ..., role: _Optional[str] = ..., content: _Optional[str] = ..., tool_calls_json: _Optional[str] = ..., tool_call_id: _Optional[str] = ..., run_id: _Optional[str] = ..., attachments: _Optional[_Iterable[_Union[Attachment, _Mapping]]] = ...) -> None: ...
+
+class Attachment(_message.Message):
+    __slots__ = ("path", "media_type", "size_bytes", "sha256")
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    MEDIA_TYPE_FIELD_NUMBER: _ClassVar[int]
+    SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    SHA256_FIELD_NUMBER: _ClassVar[int]
+    path: str
+    media_type: str
+    size_bytes: int
+    sha256: str
+    def __init__(self, path: _Optional[str] = ..., media_type: _Optional[str] = ..., size_bytes: _Optional[int] = ..., sha256: _Optional[str] = ...) -> None: ...
 
 class ListMessagesRequest(_message.Message):
     __slots__ = ("thread", "page_size", "page_token")

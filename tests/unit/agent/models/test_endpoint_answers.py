@@ -11,7 +11,7 @@ import pytest
 from agent.errors import ContextLengthExceeded, ModelError, ModelNonsense, ModelRefused, ModelUnavailable
 from agent.hooks.hook import InferenceRequest
 from agent.messages import Message, ToolCall, Usage
-from agent.models.chat_completions import request_body
+from agent.models.chat_request import request_body
 from agent.models.settings import Connection
 from agent.state import ModelResponse
 from tests.unit.agent.models.asking import AFTER_TOOLS, BOTH, ask_at, chunk, completion, sse

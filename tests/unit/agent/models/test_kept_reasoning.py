@@ -9,7 +9,8 @@ import pytest
 
 from agent.hooks.hook import InferenceRequest
 from agent.messages import Message
-from agent.models.chat_completions import Gathered, request_body
+from agent.models.chat_completions import Gathered
+from agent.models.chat_request import request_body
 from agent.models.provider_data import LIMIT_CHARS
 from agent.state import AgentState, ModelResponse
 from agent.tools.approval import PendingStep

@@ -14,7 +14,7 @@ from agent.capabilities.flow import flow
 from agent.errors import ContextLengthExceeded, ModelError, ModelNonsense, ModelRefused, ModelUnavailable
 from agent.hooks.hook import InferenceRequest
 from agent.messages import Message, ToolCall, Usage
-from agent.models.chat_completions import request_body
+from agent.models.chat_request import request_body
 from agent.models.model import OnDelta, no_deltas
 from agent.models.openai_model import OpenAIModel
 from agent.models.prices import Prices

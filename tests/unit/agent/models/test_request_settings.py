@@ -15,7 +15,7 @@ from pydantic import JsonValue
 from agent.agent import Agent
 from agent.errors import ModelRefused
 from agent.messages import Message, ToolCall, ToolSpec
-from agent.models.chat_completions import request_body
+from agent.models.chat_request import request_body
 from agent.models.model import no_deltas
 from agent.models.openai_model import OpenAIModel
 from agent.models.scripted_model_server import Call, Fault, ScriptedModelServer, Turn

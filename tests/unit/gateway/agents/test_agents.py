@@ -25,7 +25,7 @@ from gateway.config.config import Config
 from gateway.config.model_settings import ModelSettings
 from gateway.errors import Misconfigured
 from gateway.policy import STARTER_POLICY, Policy, PolicyDocument, PolicyError, load_policy
-from gateway.policy.fields import CONNECT, TOOLS, AgentTool
+from gateway.policy.fields import CONNECT, JUDGED_AS, TOOLS, AgentTool
 from gateway.runs.checkpoints import ThreadHistoryHook
 from gateway.storage.entities import Thread
 from gateway.storage.store import Store
@@ -48,6 +48,7 @@ ALL: dict[str, Any] = {
     "metadata": None,
     "memory": None,
     "skills": None,
+    "attachments": None,
     "summarization": None,
     "structured_output": {"schema": SCHEMA},
     "self_critique": None,
@@ -150,7 +151,7 @@ def test_each_capability_can_be_chosen_and_is_there_when_it_is() -> None:
 
 def test_the_agents_own_tools_are_those_that_a_policy_can_name() -> None:
     tools = {tool.name for capability in _built(_settings(ALL)) for tool in capability.tools}
-    assert tools - TOOLS == set(get_args(AgentTool))
+    assert tools - TOOLS - JUDGED_AS.keys() == set(get_args(AgentTool))
 
 
 @pytest.mark.parametrize("name", get_args(AgentTool))

@@ -10,7 +10,7 @@ import pytest
 from agent.events import Event
 from agent.hooks.engine import HookEngine
 from agent.hooks.hook import Hook, NextToolUse
-from agent.messages import Evicted, ToolCall, ToolResult, ToolSpec
+from agent.messages import Attachment, Evicted, ToolCall, ToolResult, ToolSpec
 from agent.state import AgentState, ToolExecution
 from agent.tool_call import JudgedCall
 from agent.tools.runner import ToolRunner
@@ -267,6 +267,39 @@ async def test_a_rule_in_shadow_searches_what_was_evicted_and_leaves_it() -> Non
     shown, *_ = await call(hooks_of(files, results=(rule,)), Tools(evicted_from(FORBIDDEN)))
     assert (shown.withheld_by, shown.would_be_withheld_by, files.removed) == ("", "internal", [])
     assert shown.evicted is not None
+
+
+def shown_with(data: bytes) -> ToolResult:
+    digest = hashlib.sha256(data).hexdigest()
+    attached = Attachment(path="/f", media_type="image/png", size_bytes=len(data), sha256=digest)
+    return ToolResult(b"an image", attachments=(attached,))
+
+
+@pytest.mark.parametrize(
+    "held, shown, said",
+    [
+        (FORBIDDEN, FORBIDDEN, ": Internal papers."),
+        (LONG + b"x", LONG, "changed meanwhile"),
+        (LONG, LONG, ""),
+    ],
+)
+async def test_a_rule_about_read_file_searches_the_bytes_that_view_file_shows(
+    held: bytes, shown: bytes, said: str
+) -> None:
+    files, rule = Files(held), INTERNAL.model_copy(update={"tools": ("read_file",)})
+    result, *_ = await call(hooks_of(files, results=(rule,)), Tools(shown_with(shown)), name="view_file")
+    assert said in result.content.decode()
+    assert (result.withheld_by, len(result.attachments)) == (("internal", 0) if said else ("", 1))
+    assert files.removed == []  # it is the workspace's own
+
+
+async def test_a_file_that_is_shown_counts_whole() -> None:
+    hooks = hooks_of(Files(b"x" * 3), results=(LARGE,))
+    withheld, *_ = await call(hooks, Tools(shown_with(b"x" * 3)), name="view_file")
+    assert (withheld.withheld_by, withheld.attachments) == ("large", ())
+    rule = LARGE.model_copy(update={"tools": ("read_file",), "over_bytes": 11})
+    kept, *_ = await call(hooks_of(results=(rule,)), Tools(shown_with(b"x" * 3)), name="view_file")
+    assert len(kept.attachments) == 1
 
 
 @pytest.mark.parametrize("stream", ["stdout", "stderr"])

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from agent.messages import Evicted, ToolResult
+from agent.messages import Attachment, Evicted, ToolResult
 from agent.state import PolicyWord, Verdict, VerdictKind
 from gateway.tool_calls.journal import result_json
 from gateway.tool_calls.tool_request import StoredResult
@@ -37,6 +37,7 @@ def test_a_result_comes_back_as_it_was(streams: dict[str, bytes]) -> None:
         note="a note",
         withheld_by="large",
         would_be_withheld_by="other",
+        attachments=(Attachment(path="/a.png", media_type="image/png", size_bytes=1, sha256="0"),),
     )
     verdict = Verdict(kind=VerdictKind.ASK, hook="h", rule="r", reason="why", policy=PolicyWord(version="p"))
     program = ProgramResult("exited", exit_code=3)

@@ -1,0 +1,150 @@
+"""The requests of chat completions."""
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from agent.hooks.hook import InferenceRequest
+from agent.messages import Message, ToolCall
+from agent.models.provider_data import kept_for
+from agent.models.settings import RequestSettings, ResponseFormat
+from agent.models.shown_message import ShownFile, described, shown_message
+
+_USUAL = RequestSettings()
+
+
+def request_body(
+    model: str, request: InferenceRequest, settings: RequestSettings = _USUAL, provider: str | None = None
+) -> dict[str, Any]:
+    """Return the request: equal requests have equal bytes, and a longer thread begins with those of a shorter one.
+
+    `provider`, the endpoint and the model in one text, gets back what it wants of its own answers.
+    """
+    messages = _messages(request, provider)
+    if request.system_prompt:
+        messages.insert(0, {"role": "system", "content": request.system_prompt})
+    if settings.prompt_cache == "cache_control":
+        _mark_cacheable(messages)
+    body: dict[str, Any] = {"model": model, "messages": messages, **_asked(request, settings)}
+    shown = [{name: getattr(tool, name) for name in ("name", "description", "parameters")} for tool in request.tools]
+    if shown:
+        body["tools"] = [{"type": "function", "function": tool} for tool in shown]
+    return {**body, **settings.extra}
+
+
+def _asked(request: InferenceRequest, settings: RequestSettings) -> dict[str, Any]:
+    choice = settings.tool_choice
+    named = choice in (None, "auto", "none", "required")
+    bounded = {"max_tokens", "max_completion_tokens"} & settings.extra.keys()
+    asked: dict[str, Any] = {
+        "temperature": settings.temperature,
+        "top_p": settings.top_p,
+        "seed": settings.seed,
+        "stop": [*settings.stop] or None,
+        "reasoning_effort": settings.reasoning_effort,
+        settings.max_tokens_name or "max_tokens": None if bounded else settings.max_output_tokens,
+        "response_format": response_format(settings.response_format, request.output_schema),
+        "prompt_cache_key": cache_key(request.thread) if settings.prompt_cache == "prompt_cache_key" else None,
+    }
+    if request.tools:  # endpoints refuse these without tools
+        asked["tool_choice"] = choice if named else {"type": "function", "function": {"name": choice}}
+        asked["parallel_tool_calls"] = settings.parallel_tool_calls
+    return {name: value for name, value in asked.items() if value is not None}
+
+
+def cache_key(thread: str) -> str | None:
+    """Return a key for a thread: a digest, because endpoints limit its length, and an id is nothing to them."""
+    return hashlib.sha256(thread.encode()).hexdigest()[:32] if thread else None
+
+
+def response_format(kind: ResponseFormat | None, schema: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """Return how an answer is made to fit a schema, None if it is not."""
+    if kind is None or schema is None:
+        return None
+    named = {"json_schema": {"name": "answer", "schema": schema}} if kind == "json_schema" else {}
+    return {"type": kind, **named}
+
+
+def _mark_cacheable(messages: list[dict[str, Any]]) -> None:
+    """Ask for a cache of the prefixes that end with the system prompt and with the last two messages to the model.
+
+    Anthropic's models look for the longest marked prefix that they know, so the last but one is what the request before
+    this one marked last.
+    """
+    spoken = [message for message in messages if message["role"] != "assistant"]
+    for message in messages:
+        said = message["content"]
+        if said and isinstance(said, str):  # all, so that a message has the same bytes once it is no longer marked
+            message["content"] = [_text_part(said)]
+    for message in {id(message): message for message in (*spoken[:1], *spoken[-2:])}.values():
+        texts = [part for part in message["content"] or () if part["type"] == "text"]
+        if texts:  # a message of files alone has none, and only texts can be marked everywhere
+            texts[-1]["cache_control"] = {"type": "ephemeral"}
+
+
+def _messages(request: InferenceRequest, provider: str | None) -> list[dict[str, Any]]:
+    """Return the messages. What tools show follows the step's results as one message of the user.
+
+    A result can only be text, and endpoints refuse any other role between calls and their results.
+    """
+    sent: list[dict[str, Any]] = []
+    called: dict[str, str] = {}
+    by_tools: list[dict[str, Any]] = []
+    for message in request.messages:
+        if message.role != "tool" and by_tools:
+            sent.append({"role": "user", "content": by_tools})
+            by_tools = []
+        called = {call.id: call.name for call in message.tool_calls} or called
+        shown = shown_message(message, request.contents)
+        said = _message(message, shown.text, kept_for(message, provider))
+        if message.role == "user" and shown.files:
+            text = [_text_part(shown.text)] if shown.text else []
+            said["content"] = [*text, *map(_file_part, shown.files)]
+        elif message.role == "tool":
+            for file in shown.files:
+                tool = called.get(message.tool_call_id or "", "a tool")
+                by_tools += [_text_part(f"[{tool}: {described(file.attachment)}]"), _file_part(file)]
+        sent.append(said)
+    return [*sent, {"role": "user", "content": by_tools}] if by_tools else sent
+
+
+def _message(message: Message, text: str, back: Mapping[str, Any]) -> dict[str, Any]:
+    # With tool calls all endpoints accept an empty text: some refuse null, others require the key.
+    said: dict[str, Any] = {"role": message.role, "content": text}
+    if message.tool_calls:
+        said["tool_calls"] = [*map(_call, message.tool_calls)]
+        extras = back.get("calls")
+        if isinstance(extras, list) and len(extras) == len(message.tool_calls):  # else a hook changed the calls
+            for call, extra in zip(said["tool_calls"], extras, strict=True):
+                call.update(extra)
+    elif message.role == "assistant" and not text:
+        said["content"] = "(no text)"  # some endpoints refuse an empty answer in a history
+    if message.tool_call_id is not None:
+        said["tool_call_id"] = message.tool_call_id
+    said |= back.get("message", {})
+    return said
+
+
+def _text_part(text: str) -> dict[str, Any]:
+    return {"type": "text", "text": text}
+
+
+def _file_part(file: ShownFile) -> dict[str, Any]:
+    if file.is_image:
+        return {"type": "image_url", "image_url": {"url": file.data_uri()}}
+    return {"type": "file", "file": {"filename": file.name, "file_data": file.data_uri()}}
+
+
+def _call(call: ToolCall) -> dict[str, Any]:
+    return {"id": call.id, "type": "function", "function": sent_function(call)}
+
+
+def sent_function(call: ToolCall) -> dict[str, str]:
+    """Return a call's name and arguments as endpoints accept them.
+
+    They refuse a name that the model made up, and broken JSON, which the call's result quotes.
+    """
+    name = re.sub(r"[^a-zA-Z0-9_-]", "_", call.name)[:64] or "_"
+    return {"name": name, "arguments": "{}" if call.arguments is None else json.dumps(call.arguments)}
