@@ -21,6 +21,8 @@ from agent.models.settings import RequestSettings, ResponseFormat
 from agent.tools.intake import ArgumentReader
 
 _USUAL = RequestSettings()
+# Of one request: more than any model takes.
+_LIMIT_TOKENS = 10**9
 
 # Blocks of reasoning that are sent back: OpenRouter's, and those of LiteLLM for Anthropic's signed thinking.
 _BLOCKS = ("reasoning_details", "thinking_blocks")
@@ -322,17 +324,46 @@ def _thinking(content: Any) -> str:
 
 
 def usage_of(reported: Any, body: Mapping[str, Any], written_chars: int) -> Usage:
-    """Return the reported usage; missing or invalid numbers are estimated as characters / 4."""
+    """Return the reported usage; missing or invalid numbers are estimated as characters / 4.
+
+    Endpoints are not believed more than they can know: no more input is cached than there is, and no more output is
+    reasoning. Tokens of a total that is more than both are reasoning that the endpoint leaves out of the output.
+    """
     reported = reported if isinstance(reported, dict) else {}
-    sent = [body[part] for part in ("messages", "input", "instructions", "tools") if part in body]
-    sent_chars = sum(len(json.dumps(part, ensure_ascii=False)) for part in sent)
+    parts = [body[part] for part in ("messages", "input", "instructions", "tools") if part in body]
+    sent_chars = sum(len(json.dumps(part, ensure_ascii=False)) for part in parts)
+    input_tokens, output_tokens = _number(reported, "prompt_tokens"), _number(reported, "completion_tokens")
+    reasoning = _number(reported, "completion_tokens_details", "reasoning_tokens") or 0
+    if input_tokens and output_tokens:
+        left_out = (_number(reported, "total_tokens") or 0) - input_tokens - output_tokens
+        if left_out > 0:
+            output_tokens, reasoning = output_tokens + left_out, max(reasoning, left_out)
+    estimates = (-(-sent_chars // CHARS_PER_TOKEN), -(-written_chars // CHARS_PER_TOKEN))
+    pairs = list(zip((input_tokens, output_tokens), estimates, strict=True))
+    sent, written = (known or estimate for known, estimate in pairs)
     return Usage(
-        input_tokens=_tokens(reported.get("prompt_tokens"), sent_chars),
-        output_tokens=_tokens(reported.get("completion_tokens"), written_chars),
+        input_tokens=sent,
+        cached_input_tokens=min(_cached_tokens(reported), sent),
+        output_tokens=written,
+        reasoning_tokens=min(reasoning, written),
+        estimated_tokens=sum(estimate for known, estimate in pairs if not known),
     )
 
 
-def _tokens(reported: Any, chars: int) -> int:
+def _cached_tokens(reported: dict[str, Any]) -> int:
+    places = (
+        ("prompt_tokens_details", "cached_tokens"),
+        ("prompt_cache_hit_tokens",),  # DeepSeek
+        ("cache_read_input_tokens",),  # Anthropic's name, which proxies pass on
+    )
+    return next((tokens for place in places if (tokens := _number(reported, *place))), 0)
+
+
+def _number(reported: dict[str, Any], *place: str) -> int | None:
+    """Return a number of tokens, which may be inside another object; None if it is missing or cannot be one."""
+    value: Any = reported
+    for name in place:
+        value = value.get(name) if isinstance(value, dict) else None
     # A negative number would increase a budget.
-    known = isinstance(reported, (int, float)) and 0 < reported < 10**9
-    return (int(reported) if known else 0) or -(-chars // CHARS_PER_TOKEN)
+    known = isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < _LIMIT_TOKENS
+    return int(value) if known else None
