@@ -46,10 +46,9 @@ def discard(event: Event) -> None:
 
 def emit(sink: EventSink, type_: str, **payload: JsonValue) -> None:
     """Pass an event to the sink. What the sink raises is logged and does not break the run."""
-    if sink is discard:
-        return
     try:
-        sink(Event(type_, payload))
+        if sink is not discard:
+            sink(Event(type_, payload))
     except Exception:
         _log.exception("the event sink failed on %s", type_)
 
@@ -153,7 +152,10 @@ class RequestedCall(_Payload):
 
 
 class ModelFinished(RunEvent):
-    """The model has answered. `reasoning_chars` is the length of the reasoning that its endpoint showed."""
+    """The model has answered. `reasoning_chars` is the length of the reasoning that its endpoint showed.
+
+    `model` is the one that answered. `first_token_ms` is null where nothing arrived before the end.
+    """
 
     step: int
     text: str
@@ -162,13 +164,17 @@ class ModelFinished(RunEvent):
     reasoning_chars: int = 0
     usage: Usage
     duration_ms: float
+    model: str = ""
+    first_token_ms: float | None = None
 
 
 class ModelFailed(RunEvent):
-    """An attempt to ask the model failed."""
+    """An attempt to ask the model failed; `usage` is what it cost nevertheless."""
 
     step: int
     error: str
+    model: str = ""
+    usage: Usage = field(default_factory=Usage)
 
 
 class ToolCallStarted(RunEvent):
@@ -306,8 +312,18 @@ class WorkspaceNotSaved(RunEvent):
     reason: str
 
 
+class ModelUse(_Payload):
+    """What an agent used of a model: `requests` includes failed and lost ones, `first_token_ms` is the last one."""
+
+    agent: str
+    model: str
+    requests: int
+    usage: Usage
+    first_token_ms: float | None
+
+
 class RunFinished(RunEvent):
-    """The last event of a run. `usage` is the run's own, `spent`, which limits look at, includes its subagents'."""
+    """The last event of a run. `usage` is the run's own; `spent`, for limits, and a gateway's `models` are of all."""
 
     status: RunStatus
     stop: Stop
@@ -319,6 +335,7 @@ class RunFinished(RunEvent):
     model_wait_ms: float = 0.0
     tools_ms: float = 0.0
     spent: Spent = field(default_factory=Spent)
+    models: tuple[ModelUse, ...] = ()
 
 
 class SubagentStarted(RunStarted):
@@ -338,9 +355,9 @@ def event_types() -> dict[str, type[RunEvent]]:
 
 @cache
 def _adapter(type_: str) -> TypeAdapter[RunEvent]:
-    if type_ not in event_types():
+    if (kind := event_types().get(type_)) is None:
         raise ValueError(f"there is no event type {type_!r}")
-    return TypeAdapter(event_types()[type_])
+    return TypeAdapter(kind)
 
 
 # --- pieces of text, joined into fewer and larger events with little delay ---

@@ -72,6 +72,7 @@ class InferenceRequest:
     """What the model is asked; a new field breaks no ring.
 
     `output_schema` is the JSON Schema that the final answer must fit, `thread` the thread's id, for prompt caches.
+    `agent` is the name of the agent that asks.
     """
 
     system_prompt: str
@@ -79,6 +80,7 @@ class InferenceRequest:
     tools: tuple[ToolSpec, ...]
     output_schema: Mapping[str, JsonValue] | None = None
     thread: str = ""
+    agent: str = ""
 
 
 NextInference = Callable[[InferenceRequest], Awaitable[ModelResponse]]

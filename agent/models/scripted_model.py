@@ -62,6 +62,7 @@ class Turn:
     """One answer. `say` and `calls` may be functions of the received texts, e.g. to take a path from a result.
 
     `reasoning` is sent before them, as the API in use sends it.
+    The usage is about a quarter of the characters; `usage` has fields that are reported besides, or instead.
     """
 
     say: str | Callable[[Received], str] = ""
@@ -70,6 +71,7 @@ class Turn:
     finish_reason: str | None = None
     fault: Fault | None = None
     reasoning: str = ""
+    usage: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -205,6 +207,7 @@ def _compose(index: int, turn: Turn, received: Received, request_bytes: int) -> 
         "completion_tokens": written,
         "total_tokens": prompt + written,
         "completion_tokens_details": {"reasoning_tokens": reasoned},
+        **turn.usage,
     }
     finish_reason = turn.finish_reason or ("tool_calls" if calls else "stop")
     return Answer(text, tuple(calls), finish_reason, usage, turn.reasoning, index)
