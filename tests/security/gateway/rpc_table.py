@@ -37,6 +37,9 @@ from gateway.v1 import (
     tool_service_pb2 as tool,
 )
 from gateway.v1 import (
+    usage_service_pb2 as usage,
+)
+from gateway.v1 import (
     workspace_service_pb2 as workspace,
 )
 
@@ -189,6 +192,7 @@ RPCS: Mapping[str, Rpc] = {
     "ToolService/CallTool": Rpc("tool", _call, OK, makes=True),
     "ToolService/StreamToolCall": Rpc("tool", lambda ids: tool.StreamToolCallRequest(call=_call(ids)), OK, makes=True),
     "ToolService/CancelToolCall": Rpc("tool", _of(tool.CancelToolCallRequest, request_id="request_id")),
+    "UsageService/GetUsage": Rpc("run", _of(usage.GetUsageRequest, tenant="tenant")),
     "WorkspaceService/ReadFile": Rpc(
         "files", lambda ids: workspace.ReadFileRequest(thread=ids.thread, path="/workspace/mine"), makes=True
     ),
