@@ -99,7 +99,8 @@ class OpenAIModel:
                 await self._ask(body, gathered, on_delta)
                 return self._response(gathered, body, may_be_empty=may_be_empty)
             except ModelError as error:
-                if gathered.begun:  # else nothing is charged
+                unanswered = isinstance(error, ModelUnavailable) and error.unanswered
+                if gathered.begun or unanswered:  # else nothing is charged
                     error.usage = self._usage(gathered, body)
                 elif isinstance(error, ModelRefused) and self._adapted(error.unsupported_parameter, body):
                     continue
