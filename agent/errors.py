@@ -23,8 +23,8 @@ class ModelError(AgentError):
 class ModelUnavailable(ModelError):
     """The model was not reachable, timed out, or answered 429 or 5xx, or the connection ended before the answer did.
 
-    `retry_after_s` is the endpoint's Retry-After, if any. `unanswered`: the request was sent and the time for its answer
-    was over; the endpoint may have worked on it.
+    `retry_after_s` is the endpoint's Retry-After, if any. `unanswered`: the request was sent and had no answer in time;
+    the endpoint may have worked on it.
     """
 
     retryable = True

@@ -46,11 +46,12 @@ def amount_line(usage: Any, requests: int) -> str:
 
 def use_line(use: Any) -> str:
     """Return what an agent used of a model, on one line."""
-    usage, first_token_ms = _of(use, "usage"), _of(use, "first_token_ms")
-    requests = _of(use, "requests") if isinstance(use, Mapping) else usage.requests
+    usage: Any = _of(use, "usage") or {}
+    first_token_ms = _of(use, "first_token_ms")
+    requests = _of(use if isinstance(use, Mapping) else usage, "requests")
     first = f", first text after {milliseconds(first_token_ms)}" if first_token_ms else ""
     agent, model = one_line(_of(use, "agent"), 40), one_line(_of(use, "model"), 80)
-    return f"{agent} with {model}: {amount_line(usage, int(requests or 0))}{first}"
+    return f"{agent} with {model}: {amount_line(usage, int(requests))}{first}"
 
 
 def _with_part(usage: Any, whole: str, part: str, word: str = "") -> str:
@@ -59,4 +60,4 @@ def _with_part(usage: Any, whole: str, part: str, word: str = "") -> str:
 
 
 def _of(source: Any, name: str) -> Any:
-    return source.get(name, 0) if isinstance(source, Mapping) else getattr(source, name)
+    return (source.get(name) if isinstance(source, Mapping) else getattr(source, name)) or 0

@@ -79,7 +79,7 @@ async def test_what_a_run_used_is_seen_in_lists_events_audit_and_totals(tmp_path
             shown = await _said(gateway.address, home.key, "runs", "get", run.id)
             own = await _said(gateway.address, home.key, "usage", "--by", "day,model,agent")
             of_operator = await _said(gateway.address, operator, "usage", "--tenant", "default")
-            records = await _said(gateway.address, auditor, "audit", "query", "--kind", "run_finished")
+            record = await _said(gateway.address, auditor, "audit", "query", "--kind", "run_finished")
             table = (await asyncio.to_thread(_table, gateway.address, home.key)).splitlines()
     answered = next(event.payload for event in events if event.type == "model_finished")
     assert answered["model"] == "scripted"
@@ -98,7 +98,7 @@ async def test_what_a_run_used_is_seen_in_lists_events_audit_and_totals(tmp_path
     (total,) = own
     assert (total["model"], total["agent"], total["usage"]) == ("scripted", "default", USED)
     assert [one["usage"] for one in of_operator] == [USED]
-    details = json.loads(records["details"])
+    details = record["details"]
     assert (details["steps"], details["models"]) == (1, ["scripted"])
     assert {name: details[name] for name in USED} == USED
     assert table[0].split()[:3] == ["model", "requests", "in"]

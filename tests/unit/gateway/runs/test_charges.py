@@ -28,6 +28,7 @@ from gateway.tenancy.tenants import Tenant
 from tests.unit.agent.fakes import says
 from tests.unit.gateway.runs.test_taking_over import Gateway, Held, Make, gateway, world
 from tests.unit.gateway.runs.test_waiting_runs import MODEL, a_policy, writes
+from tests.unit.gateway.telemetry.seen import watching
 
 __all__ = ["gateway", "world"]
 PAID = Usage(input_tokens=100, cached_input_tokens=60, output_tokens=20, reasoning_tokens=5, cost_usd=0.25)
@@ -251,3 +252,31 @@ async def test_a_run_that_is_over_asks_no_model_any_more(world: Held) -> None:
         await account.begin("", "m", PAID)
     uses = (await UsageStore(world.database).of_runs([run.id]))[run.id]
     assert {use.agent: use.used for use in uses} == {"default": Used(1, PAID), "helper": Used(1, PAID)}
+
+
+async def test_what_is_charged_is_measured_by_tenant_and_model(world: Held) -> None:
+    seen = watching(tenants_in_metrics=1)
+    store = Store(world.database)
+    for tenant in ("acme", "other-tenant"):
+        run = await store.add_run(await store.thread(tenant, "t"), NewRun("default", "x", "p"))
+        account = Account(tenant, "default", seen.telemetry)
+        log = RunLog(run.id, store, account=account)
+        (await account.begin("", "m", Usage())).end(PAID, 0.5)
+        log.abandon()
+        await log.close()
+    labels = [{"airlock.tenant": tenant, "gen_ai.request.model": "m"} for tenant in ("acme", "other")]
+    tokens = [
+        (given["airlock.tenant"], given["gen_ai.token.type"], point.value)
+        for given, point in seen.points("airlock.model.tokens")
+    ]
+    assert sorted(tokens) == [
+        ("acme", "input", 100),
+        ("acme", "output", 20),
+        ("other", "input", 100),
+        ("other", "output", 20),
+    ]
+    assert [(given, point.value) for given, point in seen.points("airlock.model.cost")] == [
+        (one, 0.25) for one in labels
+    ]
+    firsts = seen.points("airlock.model.first_token.duration")
+    assert [(given, point.count, point.sum) for given, point in firsts] == [(one, 1, 0.5) for one in labels]
