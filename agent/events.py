@@ -6,7 +6,6 @@ A sink must not block. Each step and each call has each of its events once, even
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import re
 from collections.abc import Callable
@@ -360,17 +359,13 @@ def _adapter(type_: str) -> TypeAdapter[RunEvent]:
     return TypeAdapter(kind)
 
 
-# --- pieces of text, joined into fewer and larger events with little delay ---
+# --- pieces of text, joined into fewer and larger events ---
 
 PIECES = frozenset({"model_delta", "reasoning_delta", "tool_output"})
 """Events that may be joined, or dropped when too many wait: model_finished and tool_call_finished repeat the text.
 
 Nothing repeats a reasoning_delta, and nothing depends on it.
 """
-
-_INTERVAL_S = 0.05
-_LIMIT_CHARS = 4096
-_TOTAL_CHARS = 262_144
 
 
 def merged(earlier: Event, later: Event) -> Event | None:
@@ -380,37 +375,3 @@ def merged(earlier: Event, later: Event) -> Event | None:
     same = {**earlier.payload, "text": ""} == {**later.payload, "text": ""}
     joined = f"{earlier.payload['text']}{later.payload['text']}"
     return Event(earlier.type, {**earlier.payload, "text": joined}) if same and len(joined) <= 16_384 else None
-
-
-class Coalescer:
-    """Delivers text in order: when enough is buffered, after an interval, and at flush(). Past a total it says so."""
-
-    def __init__(self, deliver: Callable[[str], None]) -> None:
-        self._deliver = deliver
-        self._left_chars = _TOTAL_CHARS
-        self._pieces: list[str] = []
-        self._buffered_chars = 0
-        self._timer: asyncio.TimerHandle | None = None
-
-    def add(self, text: str) -> None:
-        if not text or self._left_chars < 0:
-            return
-        self._left_chars -= len(text)
-        if self._left_chars < 0:
-            text = text[: self._left_chars] + "\n[the rest of the output is not shown live]\n"
-        self._pieces.append(text)
-        self._buffered_chars += len(text)
-        if self._buffered_chars >= _LIMIT_CHARS:
-            self.flush()
-        elif self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(_INTERVAL_S, self.flush)
-
-    def flush(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        if self._pieces:
-            text = "".join(self._pieces)
-            self._pieces.clear()
-            self._buffered_chars = 0
-            self._deliver(text)

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from agent.cancellation import Cancellation
+from agent.coalescer import Coalescer
 from agent.errors import ModelNonsense, ModelUnavailable
-from agent.events import Coalescer, EventSink, emit
+from agent.events import EventSink, emit
 from agent.frozen import storable_text
 from agent.hooks.engine import HookEngine
 from agent.hooks.hook import InferenceRequest

@@ -61,8 +61,8 @@ class Fault:
 class Turn:
     """One answer. `say` and `calls` may be functions of the received texts, e.g. to take a path from a result.
 
-    `reasoning` is sent before them, as the API in use sends it.
-    The usage is about a quarter of the characters; `usage` has fields that are reported besides, or instead.
+    `reasoning` is sent before them, as the API in use sends it. The usage is about a quarter of the characters; `usage`
+    has fields that are reported besides, or instead.
     """
 
     say: str | Callable[[Received], str] = ""

@@ -57,7 +57,7 @@ class ChargedModel:
         attempt = await self.charges.begin(request.agent, self.name, self._lost(request, 0))
         begun_s, first_token_s, received_chars, reported_chars = self.clock(), None, 0, 0
 
-        def received(text: str) -> None:
+        def received(text: str, *, reasoning: bool = False, shown: bool = True) -> None:
             nonlocal first_token_s, received_chars, reported_chars
             if text and first_token_s is None:
                 first_token_s = self.clock() - begun_s
@@ -65,7 +65,7 @@ class ChargedModel:
             if received_chars >= reported_chars + _REPORTED_CHARS:
                 reported_chars = received_chars
                 attempt.grew(self._lost(request, received_chars))
-            on_delta(text)
+            on_delta(text, reasoning=reasoning, shown=shown)
 
         usage = Usage()
         try:

@@ -10,7 +10,7 @@ import pytest
 from agent.errors import ModelUnavailable
 from agent.hooks.hook import InferenceRequest
 from agent.messages import Message, Usage
-from agent.models.model import MeteredModel, OnDelta
+from agent.models.model import MeteredModel, OnDelta, no_deltas
 from agent.models.prices import Prices
 from agent.state import ModelResponse
 from gateway.agents.charged_model import ChargedModel
@@ -89,7 +89,7 @@ def failing(usage: Usage | None = None) -> BaseException:
 
 async def test_an_answer_costs_what_it_reports() -> None:
     bill, model = Bill(), Says(("", "a", "b"), says("ab").with_(usage=PAID))
-    await ChargedModel(model, bill, PRICES, model.clock).infer(REQUEST, lambda _: None)
+    await ChargedModel(model, bill, PRICES, model.clock).infer(REQUEST, no_deltas)
     assert (bill.begun, bill.estimates, bill.ended) == ([("helper", "says")], [estimated(0)], [PAID])
     assert bill.firsts_s == [2.0]
 
@@ -110,7 +110,7 @@ async def test_a_failure_costs_what_it_says_or_what_was_heard(
     bill = Bill()
     metered = MeteredModel(ChargedModel(Says(pieces, error), bill, PRICES))
     with pytest.raises(type(error)):
-        await metered.infer(REQUEST, lambda _: None)
+        await metered.infer(REQUEST, no_deltas)
     assert bill.ended == [charged]
     assert metered.usage == charged
 
@@ -119,7 +119,7 @@ async def test_a_failure_costs_what_it_says_or_what_was_heard(
 async def test_a_cancelled_request_may_have_been_read_and_is_charged(pieces: tuple[str, ...], charged: Usage) -> None:
     bill, model = Bill(), Says(pieces, None)
     metered = MeteredModel(ChargedModel(model, bill, PRICES))
-    asked = asyncio.create_task(metered.infer(REQUEST, lambda _: None))
+    asked = asyncio.create_task(metered.infer(REQUEST, no_deltas))
     await model.waits.wait()
     asked.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -131,7 +131,7 @@ async def test_a_cancelled_request_may_have_been_read_and_is_charged(pieces: tup
 
 async def test_the_estimate_grows_with_the_answer() -> None:
     bill = Bill()
-    await ChargedModel(Says(("x" * 500,) * 5, says("x")), bill, None).infer(REQUEST, lambda _: None)
+    await ChargedModel(Says(("x" * 500,) * 5, says("x")), bill, None).infer(REQUEST, no_deltas)
     assert [(one.output_tokens, one.cost_usd) for one in bill.estimates] == [(0, 0.0), (375, 0.0)]
 
 
@@ -143,5 +143,5 @@ async def test_nothing_is_sent_before_it_is_on_record() -> None:
     model = Says((), says("x"))
     bill = Refusing()
     with pytest.raises(ModelUnavailable, match="has ended"):
-        await ChargedModel(model, bill, None).infer(REQUEST, lambda _: None)
+        await ChargedModel(model, bill, None).infer(REQUEST, no_deltas)
     assert bill.ended == []
