@@ -23,14 +23,16 @@ class ModelError(AgentError):
 class ModelUnavailable(ModelError):
     """The model was not reachable, timed out, or answered 429 or 5xx, or the connection ended before the answer did.
 
-    `retry_after_s` is the endpoint's Retry-After, if any.
+    `retry_after_s` is the endpoint's Retry-After, if any. `unanswered`: the request was sent and had no answer in time;
+    the endpoint may have worked on it.
     """
 
     retryable = True
 
-    def __init__(self, message: str, *, retry_after_s: float | None = None) -> None:
+    def __init__(self, message: str, *, retry_after_s: float | None = None, unanswered: bool = False) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
+        self.unanswered = unanswered
 
 
 class ModelRefused(ModelError):

@@ -6,7 +6,6 @@ A sink must not block. Each step and each call has each of its events once, even
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import re
 from collections.abc import Callable, Sequence
@@ -46,10 +45,9 @@ def discard(event: Event) -> None:
 
 def emit(sink: EventSink, type_: str, **payload: JsonValue) -> None:
     """Pass an event to the sink. What the sink raises is logged and does not break the run."""
-    if sink is discard:
-        return
     try:
-        sink(Event(type_, payload))
+        if sink is not discard:
+            sink(Event(type_, payload))
     except Exception:
         _log.exception("the event sink failed on %s", type_)
 
@@ -153,7 +151,10 @@ class RequestedCall(_Payload):
 
 
 class ModelFinished(RunEvent):
-    """The model has answered. `reasoning_chars` is the length of the reasoning that its endpoint showed."""
+    """The model has answered. `reasoning_chars` is the length of the reasoning that its endpoint showed.
+
+    `model` is the one that answered. `first_token_ms` is null where nothing arrived before the end.
+    """
 
     step: int
     text: str
@@ -162,13 +163,17 @@ class ModelFinished(RunEvent):
     reasoning_chars: int = 0
     usage: Usage
     duration_ms: float
+    model: str = ""
+    first_token_ms: float | None = None
 
 
 class ModelFailed(RunEvent):
-    """An attempt to ask the model failed."""
+    """An attempt to ask the model failed; `usage` is what it cost nevertheless."""
 
     step: int
     error: str
+    model: str = ""
+    usage: Usage = field(default_factory=Usage)
 
 
 class ModelRetrying(RunEvent):
@@ -317,8 +322,18 @@ class WorkspaceNotSaved(RunEvent):
     reason: str
 
 
+class ModelUse(_Payload):
+    """What an agent used of a model: `requests` includes failed and lost ones, `first_token_ms` is the last one."""
+
+    agent: str
+    model: str
+    requests: int
+    usage: Usage
+    first_token_ms: float | None
+
+
 class RunFinished(RunEvent):
-    """The last event of a run. `usage` is the run's own, `spent`, which limits look at, includes its subagents'."""
+    """The last event of a run. `usage` is the run's own; `spent`, for limits, and a gateway's `models` are of all."""
 
     status: RunStatus
     stop: Stop
@@ -330,6 +345,7 @@ class RunFinished(RunEvent):
     model_wait_ms: float = 0.0
     tools_ms: float = 0.0
     spent: Spent = field(default_factory=Spent)
+    models: tuple[ModelUse, ...] = ()
 
 
 class SubagentStarted(RunStarted):
@@ -349,22 +365,18 @@ def event_types() -> dict[str, type[RunEvent]]:
 
 @cache
 def _adapter(type_: str) -> TypeAdapter[RunEvent]:
-    if type_ not in event_types():
+    if (kind := event_types().get(type_)) is None:
         raise ValueError(f"there is no event type {type_!r}")
-    return TypeAdapter(event_types()[type_])
+    return TypeAdapter(kind)
 
 
-# --- pieces of text, joined into fewer and larger events with little delay ---
+# --- pieces of text, joined into fewer and larger events ---
 
 PIECES = frozenset({"model_delta", "reasoning_delta", "tool_output"})
 """Events that may be joined, or dropped when too many wait: model_finished and tool_call_finished repeat the text.
 
 Nothing repeats a reasoning_delta, and nothing depends on it.
 """
-
-_INTERVAL_S = 0.05
-_LIMIT_CHARS = 4096
-_TOTAL_CHARS = 262_144
 
 
 def merged(earlier: Event, later: Event) -> Event | None:
@@ -374,37 +386,3 @@ def merged(earlier: Event, later: Event) -> Event | None:
     same = {**earlier.payload, "text": ""} == {**later.payload, "text": ""}
     joined = f"{earlier.payload['text']}{later.payload['text']}"
     return Event(earlier.type, {**earlier.payload, "text": joined}) if same and len(joined) <= 16_384 else None
-
-
-class Coalescer:
-    """Delivers text in order: when enough is buffered, after an interval, and at flush(). Past a total it says so."""
-
-    def __init__(self, deliver: Callable[[str], None]) -> None:
-        self._deliver = deliver
-        self._left_chars = _TOTAL_CHARS
-        self._pieces: list[str] = []
-        self._buffered_chars = 0
-        self._timer: asyncio.TimerHandle | None = None
-
-    def add(self, text: str) -> None:
-        if not text or self._left_chars < 0:
-            return
-        self._left_chars -= len(text)
-        if self._left_chars < 0:
-            text = text[: self._left_chars] + "\n[the rest of the output is not shown live]\n"
-        self._pieces.append(text)
-        self._buffered_chars += len(text)
-        if self._buffered_chars >= _LIMIT_CHARS:
-            self.flush()
-        elif self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(_INTERVAL_S, self.flush)
-
-    def flush(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        if self._pieces:
-            text = "".join(self._pieces)
-            self._pieces.clear()
-            self._buffered_chars = 0
-            self._deliver(text)

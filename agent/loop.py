@@ -275,7 +275,7 @@ class Run:
         now, new_id, step = self.host.clock, self.host.new_call_id, self.state.steps
         inference = Inference(agent.hooks, agent.model, self.events, now, new_id, step)
         asked = (current.system_prompt, current.input_messages, current.tools, current.output_schema)
-        request = InferenceRequest(*asked, thread=self.state.thread)
+        request = InferenceRequest(*asked, thread=self.state.thread, agent=self.state.agent)
         try:
             async with TimeLeft(self._left_s()):
                 response = await inference.run(request, self.cancellation)

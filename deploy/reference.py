@@ -177,7 +177,9 @@ def _scopes(service: str) -> tuple[str, str]:
     """Return the scope that a service's RPCs need, by the name of the service, and which of them need another."""
     file = "_".join(part.lower() for part in re.findall(r"[A-Z][a-z]+", service))
     servicer = getattr(importlib.import_module(f"gateway.services.{file}"), service)
-    others = getattr(servicer, "scopes", {})
+    others = {**getattr(servicer, "scopes", {})}
+    if hasattr(servicer, "operator_scope"):
+        others["an operator's credential"] = servicer.operator_scope
     return str(servicer.scope), "".join(f", {rpc} `{scope}`" for rpc, scope in others.items())
 
 

@@ -70,7 +70,7 @@ class SelfCritique(Hook):
             return state
         if outcome is not None and outcome.decision is not ContinuationDecision.ALLOW_STOP:
             return state  # not the last answer, or the run ends anyway
-        asked = InferenceRequest(_PROMPT, (self._question(state, answer.message.content),), ())
+        asked = InferenceRequest(_PROMPT, (self._question(state, answer.message.content),), (), agent=state.agent)
         model = MeteredModel(self.model)
         try:
             async with asyncio.timeout(self.model_timeout_s):

@@ -219,8 +219,8 @@ class Summarizer(Hook):
             async with asyncio.timeout(self.model_timeout_s):
                 for attempt in range(2):
                     with suppress(ContextLengthExceeded):
-                        return await _ask(model, fitting(begin, old, limit_chars >> attempt))
-                return await _ask(model, fitting(begin, old, limit_chars >> 2))
+                        return await _ask(model, fitting(begin, old, limit_chars >> attempt), state.agent)
+                return await _ask(model, fitting(begin, old, limit_chars >> 2), state.agent)
         except TimeoutError:
             raise TimeoutError(f"the summary took longer than {self.model_timeout_s:g} s") from None
 
@@ -268,8 +268,9 @@ class SummarizedInput(Hook):
         return state.with_note(_FORCED, None) if state.notes.get(_FORCED) else state
 
 
-async def _ask(model: Model, text: str) -> ModelResponse:
-    return await model.infer(InferenceRequest(_PROMPT, (Message(role="user", content=text),), ()), no_deltas)
+async def _ask(model: Model, text: str, agent: str) -> ModelResponse:
+    asked = InferenceRequest(_PROMPT, (Message(role="user", content=text),), (), agent=agent)
+    return await model.infer(asked, no_deltas)
 
 
 def input_estimate(state: AgentState) -> InputEstimate:

@@ -85,7 +85,7 @@ class InferenceRequest:
     """What the model is asked; a new field breaks no ring.
 
     `output_schema` is the JSON Schema that the final answer must fit, `thread` the thread's id, for prompt caches.
-    A ring that asks again says so with `retrying` before it waits.
+    `agent` is the name of the agent that asks. A ring that asks again says so with `retrying` before it waits.
     `contents` are the bytes of the attachments that the model is shown, by their SHA-256.
     """
 
@@ -96,6 +96,7 @@ class InferenceRequest:
     thread: str = ""
     retrying: Callable[[Retry], None] = field(default=_unheard, compare=False, repr=False)
     contents: Mapping[str, bytes] = field(default_factory=dict, repr=False)
+    agent: str = ""
 
 
 NextInference = Callable[[InferenceRequest], Awaitable[ModelResponse]]

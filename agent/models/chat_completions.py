@@ -1,4 +1,4 @@
-"""The answers of chat completions: how they are assembled, and what they say of their usage.
+"""The answers of chat completions.
 
 Endpoints are untrusted: any part of an answer may be missing, of the wrong type, or endless.
 """
@@ -6,14 +6,14 @@ Endpoints are untrusted: any part of an answer may be missing, of the wrong type
 import json
 import re
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 from agent.frozen import storable_text
-from agent.messages import Message, Usage
+from agent.messages import Message
 from agent.models.endpoint_errors import UnusableAnswer
-from agent.models.model import CHARS_PER_TOKEN, Arrived, file_tokens
+from agent.models.model import Arrived
 from agent.models.provider_data import Blocks, kept
 from agent.tools.intake import ArgumentReader
 
@@ -225,36 +225,3 @@ def _thinking(content: Any) -> str:
 def is_call(text: str) -> bool:
     """Return whether an answer is a tool call that was left as text; an answer about them has them in code blocks."""
     return "```" not in text and _CALL.search(text) is not None
-
-
-def usage_of(reported: Any, body: Mapping[str, Any], written_chars: int) -> Usage:
-    """Return the reported usage; missing or invalid numbers are estimated as characters / 4."""
-    reported = reported if isinstance(reported, dict) else {}
-    sent = [one for part in ("messages", "input", "tools") for one in body.get(part, [])]
-    sent_chars = sum(map(_chars, sent)) + len(body.get("instructions", ""))
-    return Usage(
-        input_tokens=_tokens(reported.get("prompt_tokens"), sent_chars),
-        output_tokens=_tokens(reported.get("completion_tokens"), written_chars),
-    )
-
-
-def _chars(sent: Mapping[str, Any]) -> int:
-    """Return the characters of a message or a tool as JSON; a file counts as many as its tokens are worth."""
-    content = sent.get("content")
-    if not isinstance(content, list):
-        return len(json.dumps(sent, ensure_ascii=False))
-    files = [_uri_of(part) for part in content if part["type"] != "text"]
-    texts = {**sent, "content": [part for part in content if part["type"] == "text"]}
-    tokens = sum(file_tokens(uri[len("data:") :], len(uri) * 3 // 4) for uri in files)
-    return len(json.dumps(texts, ensure_ascii=False)) + tokens * CHARS_PER_TOKEN
-
-
-def _uri_of(part: Mapping[str, Any]) -> str:
-    uri: str = part["image_url"]["url"] if part["type"] == "image_url" else part["file"]["file_data"]
-    return uri
-
-
-def _tokens(reported: Any, chars: int) -> int:
-    # A negative number would increase a budget.
-    known = isinstance(reported, (int, float)) and 0 < reported < 10**9
-    return (int(reported) if known else 0) or -(-chars // CHARS_PER_TOKEN)

@@ -163,7 +163,8 @@ class Endpoint:
         return self._too_slow("answer", within.timeout_s, "timeout_s")
 
     def _too_slow(self, what: str, timeout_s: float, setting: str) -> ModelUnavailable:
-        return ModelUnavailable(f"{self.address} did not {what} within {timeout_s:g} s; raise the model's {setting}")
+        said = f"{self.address} did not {what} within {timeout_s:g} s; raise the model's {setting}"
+        return ModelUnavailable(said, unanswered=setting != "connect_timeout_s")
 
 
 def _on_loopback(host: str) -> bool:

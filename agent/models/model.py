@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from agent.cancellation import Cancellation
-from agent.errors import ModelError, ModelNonsense, ModelUnavailable
-from agent.events import Coalescer, EventSink, emit
+from agent.coalescer import Coalescer
+from agent.errors import ModelNonsense, ModelUnavailable
+from agent.events import EventSink, emit
 from agent.frozen import storable_text
 from agent.hooks.engine import HookEngine
 from agent.hooks.hook import InferenceRequest, Retry
@@ -22,6 +23,8 @@ CHARS_PER_TOKEN = 4
 _IMAGE_TOKENS = 1_000
 _PDF_BYTES_PER_TOKEN = 32
 _PDF_TOKENS_LIMIT = 50_000
+# Of the name of the model that answered, which an endpoint chooses.
+_MODEL_CHARS = 200
 
 
 class OnDelta(Protocol):
@@ -90,6 +93,11 @@ def messages_tokens(messages: Iterable[Message]) -> int:
     return sum(message_tokens(message) for message in messages)
 
 
+def request_tokens(request: InferenceRequest) -> int:
+    """Return the estimate for all that is sent."""
+    return messages_tokens(request.messages) + prompt_tokens(request.system_prompt, request.tools)
+
+
 def prompt_tokens(system_prompt: str, tools: Iterable[ToolSpec]) -> int:
     """Return the estimate for what is sent besides the messages."""
     chars = sum(len(tool.name) + len(tool.description) + len(json.dumps(tool.parameters)) for tool in tools)
@@ -97,14 +105,15 @@ def prompt_tokens(system_prompt: str, tools: Iterable[ToolSpec]) -> int:
 
 
 class MeteredModel:
-    """Sums up the `usage` of all attempts of another model.
+    """Sums up the `usage` of all attempts of another model; `last` is that of the last one.
 
-    A failed attempt counts as its error says; without that, its usage is estimated from the text received so far.
+    A failed attempt counts as its error says (charge_failure); without that, its usage is estimated from the text
+    received so far.
     """
 
     def __init__(self, inner: Model) -> None:
         self.name = inner.name
-        self.usage = Usage()
+        self.usage = self.last = Usage()
         self._inner = inner
 
     async def infer(self, request: InferenceRequest, on_delta: OnDelta) -> ModelResponse:
@@ -115,17 +124,16 @@ class MeteredModel:
             received_chars += len(text)
             on_delta(text, reasoning=reasoning, shown=shown)
 
+        self.last = Usage()
         try:
             response = await self._inner.infer(request, received)
         except BaseException as error:
-            usage = error.usage if isinstance(error, ModelError) else None
-            if usage is None and received_chars:
-                sent = messages_tokens(request.messages) + prompt_tokens(request.system_prompt, request.tools)
-                usage = Usage(input_tokens=sent, output_tokens=-(-received_chars // CHARS_PER_TOKEN))
-            self.usage += usage or Usage()
+            self.last = charged(error) or (lost_usage(request, received_chars) if received_chars else Usage())
+            self.usage += self.last
             raise
         if isinstance(response, ModelResponse):  # else the loop reports the wrong type
-            self.usage += response.usage
+            self.last = response.usage
+            self.usage += self.last
         return response
 
 
@@ -150,11 +158,29 @@ class _Deltas:
         self._text.flush()
 
 
+def lost_usage(request: InferenceRequest, received_chars: int) -> Usage:
+    """Return the estimate for an attempt whose end is not known."""
+    sent, received = request_tokens(request), -(-received_chars // CHARS_PER_TOKEN)
+    return Usage(input_tokens=sent, output_tokens=received, estimated_tokens=sent + received)
+
+
+def charge_failure(error: BaseException, usage: Usage) -> None:
+    """Say what a failed attempt cost, of any error: also of a cancellation."""
+    vars(error)["usage"] = usage
+
+
+def charged(error: BaseException) -> Usage | None:
+    """Return what an error says that the attempt cost, None if it does not."""
+    usage = getattr(error, "usage", None)
+    return usage if isinstance(usage, Usage) else None
+
+
 @dataclass
 class Inference:
     """One inference of a step: through the rings to the model, and the response gets our call ids.
 
-    `model_s`, `model_wait_s` (the wait in a queue), `rings_s` and `usage` are also set after a failure.
+    `model_s`, `model_wait_s` (the wait in a queue), `rings_s` and `usage` are also set after a failure. `first_token_s`
+    is the time from sending the last attempt to its first text.
     """
 
     hooks: HookEngine
@@ -166,6 +192,7 @@ class Inference:
     model_s: float = 0.0
     model_wait_s: float = 0.0
     rings_s: float = 0.0
+    first_token_s: float | None = None
 
     def __post_init__(self) -> None:
         model = self.model.reporting(self._waiting) if isinstance(self.model, QueuedModel) else self.model
@@ -192,7 +219,14 @@ class Inference:
                 return await self._ask(asked, deltas)
             except Exception as error:  # also undocumented ones: the events must be complete
                 deltas.flush()
-                emit(self.events, "model_failed", step=self.step, error=str(error))
+                emit(
+                    self.events,
+                    "model_failed",
+                    step=self.step,
+                    error=str(error),
+                    model=self._model.name,
+                    usage=self._model.last.model_dump(),
+                )
                 raise
             finally:
                 deltas.flush()
@@ -218,6 +252,8 @@ class Inference:
             reasoning_chars=deltas.reasoning_chars,
             usage=response.usage.model_dump(),
             duration_ms=round((elapsed_s - self.model_wait_s) * 1000, 3),
+            model=response.model or self._model.name,
+            first_token_ms=None if self.first_token_s is None else round(self.first_token_s * 1000, 3),
         )
         return response
 
@@ -243,8 +279,15 @@ class Inference:
 
     async def _ask(self, request: InferenceRequest, deltas: _Deltas) -> ModelResponse:
         cancellation = await Cancellation.watch()
+        self.first_token_s, begun_s = None, self.clock() - self.model_wait_s
+
+        def add(text: str, *, reasoning: bool = False, shown: bool = True) -> None:
+            if text and self.first_token_s is None:
+                self.first_token_s = self.clock() - self.model_wait_s - begun_s
+            deltas.add(text, reasoning=reasoning, shown=shown)
+
         try:
-            return await self._model.infer(request, deltas.add)
+            return await self._model.infer(request, add)
         except asyncio.CancelledError as error:
             if cancellation.asked:
                 raise
@@ -263,5 +306,5 @@ class Inference:
         for call in map(bounded, response.message.tool_calls):
             name, raw = storable_text(call.name), storable_text(call.raw_arguments)
             calls.append(call.with_(id=self.new_call_id(), name=name, raw_arguments=raw))
-        content = storable_text(response.message.content)
-        return response.with_(message=response.message.with_(content=content, tool_calls=tuple(calls)))
+        content, model = storable_text(response.message.content), storable_text(response.model[:_MODEL_CHARS])
+        return response.with_(message=response.message.with_(content=content, tool_calls=tuple(calls)), model=model)

@@ -14,7 +14,7 @@ from agent.hooks.hook import InferenceRequest
 from agent.messages import Usage
 from agent.models import chat_completions, chat_request, responses
 from agent.models.bounded_http import EventReader, ServerEvent
-from agent.models.chat_completions import is_call, usage_of
+from agent.models.chat_completions import is_call
 from agent.models.endpoint import Endpoint
 from agent.models.endpoint_errors import (
     Complaint,
@@ -28,6 +28,7 @@ from agent.models.endpoint_errors import (
 from agent.models.endpoint_meanings import CUT_OFF
 from agent.models.model import OnDelta
 from agent.models.prices import Prices
+from agent.models.reported_usage import usage_of
 from agent.models.settings import Api, Connection, MaxTokensName, RequestSettings
 from agent.state import ModelResponse
 
@@ -112,7 +113,8 @@ class OpenAIModel:
                 await self._ask(body, gathered, on_delta)
                 return self._response(gathered, body, may_be_empty=may_be_empty)
             except ModelError as error:
-                if gathered.begun:  # else nothing is charged
+                unanswered = isinstance(error, ModelUnavailable) and error.unanswered
+                if gathered.begun or unanswered:  # else nothing is charged
                     error.usage = self._usage(gathered, body)
                 elif isinstance(error, ModelRefused) and self._adapted(error.unsupported_parameter, body):
                     continue

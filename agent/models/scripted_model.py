@@ -18,10 +18,11 @@ from typing import Any, Literal, cast
 
 from agent.errors import ModelNonsense, ModelRefused, ModelUnavailable
 from agent.hooks.hook import InferenceRequest
-from agent.models.chat_completions import Gathered, usage_of
+from agent.models.chat_completions import Gathered
 from agent.models.chat_request import request_body
 from agent.models.endpoint_errors import complaint_of, endpoint_error
 from agent.models.model import OnDelta
+from agent.models.reported_usage import usage_of
 from agent.state import ModelResponse
 
 Received = Sequence[str]
@@ -62,7 +63,8 @@ class Fault:
 class Turn:
     """One answer. `say` and `calls` may be functions of the received texts, e.g. to take a path from a result.
 
-    `reasoning` is sent before them, as the API in use sends it.
+    `reasoning` is sent before them, as the API in use sends it. The usage is about a quarter of the characters; `usage`
+    has fields that are reported besides, or instead.
     """
 
     say: str | Callable[[Received], str] = ""
@@ -71,6 +73,7 @@ class Turn:
     finish_reason: str | None = None
     fault: Fault | None = None
     reasoning: str = ""
+    usage: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -213,6 +216,7 @@ def _compose(index: int, turn: Turn, received: Received, request_bytes: int) -> 
         "completion_tokens": written,
         "total_tokens": prompt + written,
         "completion_tokens_details": {"reasoning_tokens": reasoned},
+        **turn.usage,
     }
     finish_reason = turn.finish_reason or ("tool_calls" if calls else "stop")
     return Answer(text, tuple(calls), finish_reason, usage, turn.reasoning, index)

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Sequence
 
 from pydantic import JsonValue
 
-from agent.events import Coalescer, EventSink, emit
+from agent.coalescer import Coalescer
+from agent.events import EventSink, emit
 from agent.filesystem import OnOutput, OutputStream, joined
 from agent.hooks.hook import Hook, OutputFilter
 from agent.messages import ToolCall, ToolResult

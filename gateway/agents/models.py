@@ -17,6 +17,7 @@ import structlog
 from agent.hooks.hook import InferenceRequest
 from agent.models.model import Model, OnDelta, OnWait
 from agent.state import ModelResponse
+from gateway.agents.charged_model import ChargedModel, Charges
 from gateway.config.model_settings import CONCURRENT_INFERENCES, ModelSettings
 from gateway.telemetry.observed import ObservedModel
 from gateway.telemetry.telemetry import Telemetry
@@ -60,14 +61,19 @@ class Models:
         self._slots = slots or ModelSlots()
         self._opened: dict[str, _Endpoint] = {}
 
-    def of(self, settings: ModelSettings) -> Model:
-        """Return the model, not connected yet; Misconfigured if the environment has no key for it."""
+    def of(self, settings: ModelSettings, charges: Charges | None = None) -> Model:
+        """Return the model, not connected yet; Misconfigured if the environment has no key for it.
+
+        Its requests are charged to the `charges` of a run from when it is their turn.
+        """
         same = settings.model_dump_json()
         if same not in self._opened:
             self._opened[same] = _Endpoint(settings)
         model: Model = self._opened[same]
         if self._telemetry is not None and self._telemetry.on:
             model = ObservedModel(model, self._telemetry, settings.resolved_base_url())
+        if charges is not None:
+            model = ChargedModel(model, charges, settings.prices())
         of_model = self._slots.of(settings)
         if of_model is not None:
             limit = f"concurrent_requests: {settings.concurrent_requests}"

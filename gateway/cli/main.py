@@ -13,7 +13,7 @@ from gateway.cli.command import Commands
 from gateway.cli.terminal import out
 
 # In the order of --help.
-_COMMANDS = ("init", "serve", "run", "exec", "doctor", "bench", "uninstall", "engine-proxy")
+_COMMANDS = ("init", "serve", "run", "exec", "usage", "doctor", "bench", "uninstall", "engine-proxy")
 _GROUPS = (
     *("runs", "thread", "files", "tool", "approvals", "audit", "process", "sandbox", "network", "key", "policy"),
     *("tenant", "model"),

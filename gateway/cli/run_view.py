@@ -23,6 +23,7 @@ from gateway.cli.printable import (
     stop_line,
 )
 from gateway.cli.terminal import SafeConsole, out, print_json
+from gateway.cli.usage_view import use_line
 from gateway.support.printable_text import printable
 
 if TYPE_CHECKING:
@@ -313,6 +314,10 @@ class RunView:
         self.console.print(Rule(style="dim"))
         if self._policies:
             self._print(f"judged by {', then '.join(self._policies)}", "dim", wrap=True)
+        if models := payload.get("models"):
+            self._print(f"steps: {one_line(payload.get('steps'))}", "dim")
+            for use in models:
+                self._print(use_line(use), "dim", wrap=True)
         completed = payload.get("status") == "completed"
         said = f"■ {one_line(payload.get('status'))}: {stop_line(payload.get('stop'))}"
         self._print(said, "bold green" if completed else "bold red", wrap=True)

@@ -32,6 +32,7 @@ from gateway.client.processes import ProcessOutput as ProcessOutput
 from gateway.client.processes import ProgramResult as ProgramResult
 from gateway.client.retry import Retry as Retry
 from gateway.client.runs import Event as Event
+from gateway.client.runs import ModelUse as ModelUse
 from gateway.client.runs import PolicyMode as PolicyMode
 from gateway.client.runs import Run as Run
 from gateway.client.runs import RunStatus as RunStatus
@@ -44,6 +45,8 @@ from gateway.client.sandboxes import Snapshot as Snapshot
 from gateway.client.threads import Attachment as Attachment
 from gateway.client.threads import Thread as Thread
 from gateway.client.threads import ThreadMessage as ThreadMessage
+from gateway.client.usage import Usage as Usage
+from gateway.client.usage import UsageTotal as UsageTotal
 from gateway.errors import AirlockError as AirlockError
 from gateway.errors import AlreadyResolved as AlreadyResolved
 from gateway.errors import ApprovalPending as ApprovalPending

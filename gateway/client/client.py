@@ -17,6 +17,7 @@ from gateway.client.processes import OutputText, ProcessCalls
 from gateway.client.runs import RunCalls
 from gateway.client.sandboxes import SandboxCalls
 from gateway.client.threads import ThreadCalls
+from gateway.client.usage import UsageCalls
 from gateway.client.wire import OfCaller, OnOutput, give
 from gateway.errors import AirlockError, InProgress, Internal, InvalidArgument, Overloaded, Unavailable
 from gateway.v1 import tool_service_pb2 as pb
@@ -75,7 +76,16 @@ class Tool:
 
 
 class Client(
-    RunCalls, ThreadCalls, FileCalls, ProcessCalls, ApprovalCalls, AuditCalls, SandboxCalls, PortCalls, AdminCalls
+    RunCalls,
+    ThreadCalls,
+    FileCalls,
+    ProcessCalls,
+    ApprovalCalls,
+    AuditCalls,
+    UsageCalls,
+    SandboxCalls,
+    PortCalls,
+    AdminCalls,
 ):
     """A connection to a gateway; use it as an async context manager, or `aclose()` it.
 

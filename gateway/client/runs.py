@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import Any, Literal
 
 from gateway.client.messages import Fields, record
+from gateway.client.usage import NOTHING, Usage
 from gateway.client.wire import Wire
 from gateway.v1 import run_service_pb2 as pb
 
@@ -24,8 +25,20 @@ class Event:
 
 
 @dataclass(frozen=True)
+class ModelUse:
+    """What an agent of a run used of a model; `first_token_ms` is the time to the first text of its last answer."""
+
+    agent: str
+    model: str
+    usage: Usage
+    first_token_ms: float | None
+
+
+@dataclass(frozen=True)
 class Run:
     """A run. `stop` is empty until it has finished, then {hook, rule, reason}.
+
+    `usage` is that of all its models so far, `models` the same by agent and model, with the most requests first.
 
     `started_by` is the credential that started it, as the audit shows it; empty if there was none.
     """
@@ -42,6 +55,9 @@ class Run:
     policy_mode: str = "pin"
     policy_version: str = ""
     started_by: str = ""
+    steps: int = 0
+    usage: Usage = NOTHING
+    models: tuple[ModelUse, ...] = ()
 
 
 class RunCalls(Wire):
@@ -125,4 +141,4 @@ class RunCalls(Wire):
 
 def _run(run: pb.Run) -> Run:
     stop = {"hook": run.stop.hook, "rule": run.stop.rule, "reason": run.stop.reason} if run.HasField("stop") else {}
-    return record(Run, run, stop=stop)
+    return record(Run, run, stop=stop, usage=record(Usage, run.usage))

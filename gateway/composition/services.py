@@ -36,6 +36,7 @@ from gateway.services.run_service import RunService
 from gateway.services.sandbox_service import SandboxService
 from gateway.services.thread_service import ThreadService
 from gateway.services.tool_service import ToolService
+from gateway.services.usage_service import UsageService
 from gateway.services.workspace_service import WorkspaceService
 from gateway.serving.edge import ADMISSION
 from gateway.serving.health import BoundedHealth, BoundedReflection
@@ -51,6 +52,7 @@ from gateway.storage.quota_store import QuotaStore
 from gateway.storage.snapshot_store import ForkStore, RestoreStore, SnapshotStore
 from gateway.storage.thread_store import ThreadStore
 from gateway.storage.transition_store import TransitionStore
+from gateway.storage.usage_store import UsageStore
 from gateway.storage.waiting_store import LeaseStore, WaitingStore
 from gateway.support.clock import make_id
 from gateway.tenancy.quotas import Quotas
@@ -65,7 +67,7 @@ if TYPE_CHECKING:
 
 _SERVICERS = (
     *(AdminService, ApprovalService, AuditService, ProcessService, RunService),
-    *(SandboxService, ThreadService, ToolService, WorkspaceService),
+    *(SandboxService, ThreadService, ToolService, UsageService, WorkspaceService),
 )
 SERVICES = tuple(f"gateway.v1.{servicer.__name__}" for servicer in _SERVICERS)
 """The full names of Airlock's own services."""
@@ -193,10 +195,11 @@ async def add_services(server: PrefetchingServer, base: Foundation, sandboxes: S
         ApprovalService(work.approvals, authenticate),
         AuditService(audit, authenticate),
         ProcessService(tool_calls, authenticate, RequestedPrograms(base.store, tool_calls.late)),
-        RunService(work.runs, authenticate, listed),
+        RunService(work.runs, authenticate, listed, UsageStore(database)),
         SandboxService(engine, keeper, admin, usage, work.snapshots, forks, transitions, forwarding, authenticate),
         ThreadService(threads, authenticate),
         ToolService(tool_calls, authenticate, work.requested_calls),
+        UsageService(UsageStore(database), base.config.tenants, authenticate),
         WorkspaceService(tool_calls, authenticate),
     ):
         generated = type(servicer).__mro__[1]

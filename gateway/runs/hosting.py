@@ -27,6 +27,7 @@ from gateway.config.agent_settings import AgentSettings
 from gateway.credentials.caller import act_for
 from gateway.errors import AirlockError, NotFound, QuotaExceeded
 from gateway.redaction.hooks import redacted_events
+from gateway.runs.account import Account
 from gateway.runs.checkpoints import Checkpoints, KeepFiles, SavedSteps, Steps, SuspendedRun, ThreadHistoryHook
 from gateway.runs.live_run import EventDeduplication, LiveRun, cancelled, finished
 from gateway.runs.waiting_runs import WaitingRuns
@@ -100,7 +101,8 @@ class Hosting:
 
     def start(self, run: Run, thread: Thread, tenant: Tenant, attachments: tuple[Attachment, ...] = ()) -> None:
         """Host a new run in a thread that is reserved for it."""
-        work = LiveRun.of(run, thread, Claim(run.id), self._store)
+        account = Account(tenant.name, run.agent, self._parts.telemetry)
+        work = LiveRun.of(run, thread, Claim(run.id), self._store, account)
         work.attachments = attachments
         self._host(work, tenant)
 
@@ -129,7 +131,8 @@ class Hosting:
             undo.pop_all()
         self.models_of(tenant)
         run = replace(run, status="running", last_sequence=claimed.last_sequence)
-        work = LiveRun.of(run, thread, claimed.claim, self._store)
+        account = Account(tenant.name, run.agent, self._parts.telemetry, claimed.used)
+        work = LiveRun.of(run, thread, claimed.claim, self._store, account)
         work.because, work.cancelled = ready.because, ready.cancelled
         log.info("run goes on", **work.whose, because=ready.because)
         self._host(work, tenant, claimed.checkpoint)
@@ -220,7 +223,7 @@ class Hosting:
             raise NotFound(f"the agent {run.agent!r} of this run is no longer configured")
         tool_path = self._parts.tool_calls.tool_path(tenant, live.thread, run.id, run.agent)
         state = suspended.state if suspended is not None else AgentState(run_id=run.id, thread=live.thread.name)
-        read = partial(self._as_stored, live.thread, state.with_(agent=run.agent))
+        read = partial(self._as_stored, live.thread, live.account.known_to(state).with_(agent=run.agent))
         # A run that was taken over must not end because of a failed read.
         kept = await (read() if suspended is None else retried(read, run_id=run.id, what="its thread"))
         policy = policy_reference(tenant, run.policy_mode)
@@ -282,7 +285,8 @@ class Hosting:
     def _agent(
         self, live: LiveRun, tenant: Tenant, settings: AgentSettings, tool_path: ToolPath, checkpoints: Checkpoints
     ) -> Agent:
-        model_of, document, workspace = self.models_of(tenant).of, tenant.policy.document, tool_path.workspace
+        model_of = partial(self.models_of(tenant).of, charges=live.account)
+        document, workspace = tenant.policy.document, tool_path.workspace
         recorder = TraceLog(tenant=tenant.name, thread=live.thread.name, run_id=live.run.id)
         return Agent(
             model=model_of(settings.model or tenant.model),

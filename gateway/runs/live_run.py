@@ -11,6 +11,7 @@ from pydantic import JsonValue
 
 from agent.events import Event
 from agent.messages import Attachment
+from gateway.runs.account import Account
 from gateway.runs.run_log import RunLog
 from gateway.storage.entities import LoggedEvent, Run, Thread
 from gateway.storage.run_writes import Claim
@@ -62,6 +63,7 @@ class LiveRun:
     run: Run
     thread: Thread
     log: RunLog
+    account: Account
     cancelled: bool = False
     because: str = ""
     attachments: tuple[Attachment, ...] = ()
@@ -75,9 +77,9 @@ class LiveRun:
     ended: asyncio.Task[None] | None = field(default=None, repr=False)
 
     @classmethod
-    def of(cls, run: Run, thread: Thread, claim: Claim, store: Store) -> Self:
+    def of(cls, run: Run, thread: Thread, claim: Claim, store: Store, account: Account) -> Self:
         """Return a run with its log, which continues after the last stored event."""
-        live = cls(run, thread, RunLog(claim, store, last_sequence=run.last_sequence))
+        live = cls(run, thread, RunLog(claim, store, last_sequence=run.last_sequence, account=account), account)
         live.log.lost = live.abandon
         return live
 
@@ -119,6 +121,7 @@ class LiveRun:
             if event.payload.get("status") == "cancelled" and not self.cancelled:
                 reason = "the gateway was stopped while the run was under way; start it again"
                 event = Event(event.type, {**event.payload, "stop": _stop("gateway_stopped", reason)})
+            event = Event(event.type, self.account.reported(event.payload))
             facts = {name: event.payload.get(name) for name in ("status", "stop", "spent")}
             log.info("run finished", **self.whose, **facts)
         elif event.type == "run_suspended":

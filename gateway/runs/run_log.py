@@ -16,6 +16,7 @@ from pydantic import JsonValue
 from agent.events import PIECES, Event, merged
 from agent.frozen import storable_text
 from gateway.errors import Unavailable
+from gateway.runs.account import Account
 from gateway.storage.entities import LoggedEvent
 from gateway.storage.run_writes import Claim, KeptStep, LeaseLost, RunWrite
 from gateway.storage.store import Store
@@ -30,6 +31,7 @@ _MEMBERS_LIMIT = 1000
 _DEPTH_LIMIT = 5
 _NO_JSON = (ValueError, TypeError, RecursionError)
 _PENDING_LIMIT = 1000
+_BEGIN_DELAY_S = 0.05
 _FIRST_RETRY_S = 0.05
 _LAST_RETRY_S = 2.0
 # The replacement for an event that cannot be stored.
@@ -107,9 +109,12 @@ class _Checkpoint:
 class RunLog:
     """Use `emit` as the run's event sink; `wait` returns when an event after `sequence` is stored."""
 
-    def __init__(self, claim: Claim | str, store: Store, *, last_sequence: int = 0) -> None:
-        """Continue after `last_sequence` if the run was taken over."""
+    def __init__(
+        self, claim: Claim | str, store: Store, *, last_sequence: int = 0, account: Account | None = None
+    ) -> None:
+        """Continue after `last_sequence` if the run was taken over. What `account` is charged is stored along."""
         self.claim = Claim(claim) if isinstance(claim, str) else claim
+        self._account = account or Account("", "")
         self._run_id = self.claim.run_id
         self._store = store
         self.lost: Callable[[], object] = lambda: None
@@ -126,6 +131,9 @@ class RunLog:
         """Whether the run goes on elsewhere."""
         self._changed = asyncio.Event()
         self._wake = asyncio.Event()
+        self._account.wake = self._wake.set
+        # The number of steps, if it is not stored as it is.
+        self._step: int | None = None
         self.complete = False
         """Whether the last event was taken."""
         self._flusher = asyncio.create_task(self._flush(), name=f"log of {self._run_id}")
@@ -142,12 +150,23 @@ class RunLog:
             return  # model_finished and tool_call_finished repeat their whole text
         if event.type == "model_finished" and "within" not in event.payload and self._withheld_from is None:
             self._withheld_from = len(self._pending)
+        begins = event.type == "step_started"
+        counted = {"step_started": "step", "run_finished": "steps"}.get(event.type)
+        if (
+            counted is not None
+            and "within" not in event.payload
+            and isinstance(step := event.payload.get(counted), int)
+        ):
+            self._step = step
         logged = LoggedEvent(self.sequence + 1, event.type, now_us(), payload_json(event.payload))
         self.sequence += 1
         self._pending.append((event, logged))
         if event.type == "run_finished":
             self.complete, self._withheld_from = True, None
-        self._wake.set()
+        if begins:  # the request to the model usually follows at once, and is put on record with it
+            asyncio.get_running_loop().call_later(_BEGIN_DELAY_S, self._wake.set)
+        else:
+            self._wake.set()
 
     async def checkpoint(self, state: str | None, step: KeptStep | None = None, forget: Collection[str] = ()) -> None:
         """Return when all events so far, this state and this step are stored. Raises if the step cannot be stored.
@@ -184,6 +203,7 @@ class RunLog:
         if self._checkpoint is not None and self._checkpoint.done is not None:
             self._checkpoint.done.cancel()
         self._checkpoint = None
+        self._account.close()
         self._wake.set()
 
     async def wait(self, sequence: int) -> None:
@@ -211,7 +231,8 @@ class RunLog:
             # A checkpoint without `done` is stored with the last event.
             if self._checkpoint is not None and (self._checkpoint.done is not None or self.complete):
                 checkpoint, self._checkpoint = self._checkpoint, None
-            if not batch and checkpoint is None:
+            recorded = self._account.waiting()
+            if not batch and checkpoint is None and not recorded:
                 continue
             try:
                 await self._store_all([logged for _, logged in batch], checkpoint)
@@ -219,12 +240,18 @@ class RunLog:
                 log.warning("a run is hosted elsewhere by now", run_id=self._run_id)
                 if checkpoint is not None and checkpoint.done is not None:
                     checkpoint.done.cancel()
+                for waiter in recorded:
+                    waiter.cancel()
                 self.abandon()
                 self.lost()
+            for waiter in recorded:
+                if not waiter.done():
+                    waiter.set_result(None)
             if batch:
                 self._stored = batch[-1][1].sequence
                 self._changed.set()
                 self._changed = asyncio.Event()
+        self._account.close()
 
     async def _store_all(self, batch: Sequence[LoggedEvent], checkpoint: _Checkpoint | None) -> None:
         """Store a batch; replace an event that cannot be stored by one that says so, since a run must have its end."""
@@ -266,7 +293,8 @@ class RunLog:
         last = batch[-1] if batch else None
         # The payload as it is stored, so that the run's row agrees with it.
         ends = last is not None and last.type == "run_finished"
-        kept = checkpoint or _Checkpoint(None, None)
+        kept, step = checkpoint or _Checkpoint(None, None), self._step
+        charged = self._account.charged(last=self.complete and not self._pending)
         write = RunWrite(
             events=batch,
             finished=Event(last.type, json.loads(last.payload)) if last is not None and ends else None,
@@ -274,13 +302,19 @@ class RunLog:
             waits=last is not None and last.type == "run_suspended" and self._suspended,
             step=kept.step,
             forget=kept.forget,
+            steps=step,
+            used=(self._account.tenant, charged.uses) if charged.uses else None,
         )
         wait_s = _FIRST_RETRY_S
         while not self.abandoned:
             try:
-                return await self._store.write_run(self.claim, write)
+                await self._store.write_run(self.claim, write)
             except Unavailable as error:
                 log.error("events are not stored yet", run_id=self._run_id, events=len(batch), error=str(error))  # noqa: TRY400 - the database has logged why
+            else:
+                self._account.stored(charged)
+                self._step = None if self._step == step else self._step
+                return
             await asyncio.sleep(wait_s)
             wait_s = min(2 * wait_s, _LAST_RETRY_S)
         raise LeaseLost(self._run_id)

@@ -1,14 +1,16 @@
 """RunService over gateway.runs."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 
 from gateway.errors import InvalidArgument
 from gateway.runs.runs import RunRequest, Runs
 from gateway.services.messages import message, name_of
+from gateway.services.usage_service import run_usage
 from gateway.serving.edge import Authenticator, streaming, unary
 from gateway.storage.entities import Run
 from gateway.storage.thread_store import RunFilter, ThreadStore
+from gateway.storage.usage_store import RunUse, UsageStore
 from gateway.support.paging import page_size, paged, place_of
 from gateway.tenancy.tenants import Tenant
 from gateway.v1 import run_service_pb2 as pb
@@ -25,6 +27,7 @@ class RunService(grpc_pb.RunServiceServicer):
     runs: Runs
     authenticate: Authenticator
     listed: ThreadStore
+    usage: UsageStore
 
     @unary
     async def StartRun(self, tenant: Tenant, request: pb.StartRunRequest) -> pb.StartRunResponse:
@@ -39,7 +42,7 @@ class RunService(grpc_pb.RunServiceServicer):
             request.request_id,
             tuple(request.attachments),
         )
-        return pb.StartRunResponse(run=_run(await self.runs.start(tenant, asked)))
+        return pb.StartRunResponse(run=await self._run(await self.runs.start(tenant, asked)))
 
     @streaming
     async def WatchRun(self, tenant: Tenant, request: pb.WatchRunRequest) -> AsyncIterator[pb.WatchRunResponse]:
@@ -48,7 +51,7 @@ class RunService(grpc_pb.RunServiceServicer):
 
     @unary
     async def GetRun(self, tenant: Tenant, request: pb.GetRunRequest) -> pb.GetRunResponse:
-        return pb.GetRunResponse(run=_run(await self.runs.get(tenant, request.run_id)))
+        return pb.GetRunResponse(run=await self._run(await self.runs.get(tenant, request.run_id)))
 
     @unary
     async def ListRuns(self, tenant: Tenant, request: pb.ListRunsRequest) -> pb.ListRunsResponse:
@@ -61,15 +64,21 @@ class RunService(grpc_pb.RunServiceServicer):
         before = place_of(request.page_token, *query)
         found = await self.listed.runs(tenant.name, wanted, before=before, limit=size + 1)
         shown, token = paged(found, size, lambda run: (run.started_us, run.id), *query)
-        return pb.ListRunsResponse(runs=[_run(run) for run in shown], next_page_token=token)
+        uses = await self.usage.of_runs([run.id for run in shown])
+        return pb.ListRunsResponse(runs=[_run(run, uses[run.id]) for run in shown], next_page_token=token)
 
     @unary
     async def CancelRun(self, tenant: Tenant, request: pb.CancelRunRequest) -> pb.CancelRunResponse:
-        return pb.CancelRunResponse(run=_run(await self.runs.cancel(tenant, request.run_id)))
+        return pb.CancelRunResponse(run=await self._run(await self.runs.cancel(tenant, request.run_id)))
+
+    async def _run(self, run: Run) -> pb.Run:
+        # Nothing is charged to a run that has not begun.
+        uses = await self.usage.of_runs([run.id]) if run.steps else {}
+        return _run(run, uses.get(run.id, ()))
 
 
-def _run(run: Run) -> pb.Run:
+def _run(run: Run, uses: Sequence[RunUse]) -> pb.Run:
     stop = None
     if run.stop_hook is not None:
         stop = pb.Stop(hook=run.stop_hook, rule=run.stop_rule or "", reason=run.stop_reason or "")
-    return message(pb.Run, run, stop=stop)
+    return message(pb.Run, run, stop=stop, **run_usage(uses))

@@ -1,8 +1,8 @@
 """The edge: every RPC goes through one of these wrappers, which authenticate the caller and translate errors, once.
 
 A servicer names in `scope` the credential scope that its RPCs need, and in `scopes` what single RPCs need instead. One
-with `for_operators` admits operators too; their tenant is None. A stream, and a call that takes long, ends when its
-caller's credential does.
+with `for_operators` admits operators too; their tenant is None, and they need `operator_scope` where there is one. A
+stream, and a call that takes long, ends when its caller's credential does.
 
 An RPC is written as `async def CallTool(self, tenant, request)`; what it raises becomes a status with a
 google.rpc.ErrorInfo whose reason a client can branch on.
@@ -76,9 +76,9 @@ class Authenticator(Protocol):
 class Service(Protocol):
     """What the wrappers need of a servicer.
 
-    Optional: `scopes`, the scopes of single RPCs by name; `for_operators`; and names of RPCs: `works`, streams that
-    work, such as a program, and so need a place like unary calls; `waits`, unary calls that only wait; and `frees`,
-    calls that end work, which must not wait themselves.
+    Optional: `scopes`, the scopes of single RPCs by name; `for_operators` and `operator_scope`; and names of RPCs:
+    `works`, streams that work, such as a program, and so need a place like unary calls; `waits`, unary calls that only
+    wait; and `frees`, calls that end work, which must not wait themselves.
     """
 
     scope: str
@@ -116,6 +116,8 @@ async def _admitted(service: Service, method: str, context: Context) -> Tenant |
     found = await service.authenticate(context)
     who = Principal(found) if isinstance(found, Tenant) else found
     scope = scope_of(service, method)
+    if who.tenant is None:
+        scope = getattr(service, "operator_scope", scope)
     if scope not in who.scopes:
         raise _scope_missing(who, scope)
     if who.tenant is None and not getattr(service, "for_operators", False):

@@ -13,6 +13,7 @@ Threads and runs:
     entities                            what queries return
     thread_store                        lists: threads and runs; marks of closed threads
     run_writes                          what only the host of a run may write, and the audit entries with it
+    usage_store                         what runs use of models, by run and by day
     waiting_store                       the leases of gateway processes; unhosted runs
 Tenants:
     key_store                           API keys, and the runs that a key started

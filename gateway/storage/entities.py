@@ -43,6 +43,7 @@ class Run:
     last_sequence: int = 0
     policy_mode: str = "pin"
     started_by: str = ""
+    steps: int = 0
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from gateway.storage.tables import (
     messages,
     policies,
     policy_changes,
+    run_usage,
     runs,
     sandbox_transitions,
     snapshots,
@@ -52,6 +53,7 @@ class RetentionStore(Queries):
         while ids := [row.id for row in await self._database.rows(found)]:
             for run_id in ids:
                 await self._drain(events, events.c.run_id == run_id)
+                await self._drain(run_usage, run_usage.c.run_id == run_id)
             removed += await self._execute(delete(runs).where(runs.c.id.in_(ids), ended))
         return removed
 

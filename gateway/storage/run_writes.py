@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
+from pydantic import JsonValue
 from sqlalchemy import Connection, bindparam, delete, insert, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
@@ -22,6 +23,7 @@ from gateway.storage.entities import LoggedEvent, Run, Thread, stored_text
 from gateway.storage.prepared import Prepared
 from gateway.storage.queries import with_thread
 from gateway.storage.tables import events, holds, messages, runs, thread_metadata, threads, tool_calls
+from gateway.storage.usage_store import RunUse, read_usage, total_of, write_usage
 
 # Every write of a run executes these.
 _CHANGE_RUN = Prepared(
@@ -68,7 +70,8 @@ class RunWrite:
 
     `finished` is the last of `events` if it ends the run. `checkpoint` is the state that the run continues from, as
     JSON; with `waits` the run is unhosted until an approval is answered. `forget` are calls whose results are no longer
-    needed.
+    needed. `steps` is how many the run has begun, None if that is as before; `used` the tenant and the totals that
+    the run is charged.
     """
 
     events: Sequence[LoggedEvent] = ()
@@ -77,6 +80,8 @@ class RunWrite:
     waits: bool = False
     step: KeptStep | None = None
     forget: Collection[str] = ()
+    steps: int | None = None
+    used: tuple[str, Sequence[RunUse]] | None = None
 
 
 def check_claim(connection: Connection, claim: Claim) -> None:
@@ -101,6 +106,8 @@ def write_run(connection: Connection, claim: Claim, write: RunWrite, now_us: Cal
     if write.step is not None:
         for statement, parameters in step_writes(claim.run_id, write.step, now_us()):
             connection.execute(statement, parameters)
+    if write.used is not None:
+        write_usage(connection, claim.run_id, *write.used, now_us())
     if write.forget:
         kept = (tool_calls.c.run_id == claim.run_id) & tool_calls.c.id.in_(list(write.forget))
         connection.execute(update(tool_calls).where(kept).values(result=None))
@@ -112,6 +119,8 @@ def write_run(connection: Connection, claim: Claim, write: RunWrite, now_us: Cal
 
 def _changes(claim: Claim, write: RunWrite) -> dict[str, Any]:
     changes: dict[str, Any] = {"last_sequence": write.events[-1].sequence} if write.events else {"epoch": claim.epoch}
+    if write.steps is not None:
+        changes["steps"] = write.steps
     if write.finished is not None:
         changes |= finish_changes(write.finished, write.events[-1].at_us)
     elif write.checkpoint is not None:
@@ -175,17 +184,29 @@ def run_started(run: Run) -> AuditEntry:
     )
 
 
+def _used(uses: Sequence[RunUse]) -> dict[str, JsonValue]:
+    total = total_of(uses)
+    return {
+        "models": sorted({use.model for use in uses}),
+        "requests": total.requests,
+        **total.usage.with_(cost_usd=round(total.usage.cost_usd, 9)).model_dump(),
+    }
+
+
 def run_changed(
     connection: Connection, kind: str, run_id: str, *, by: str = "gateway", details: dict[str, str] | None = None
 ) -> tuple[AuditEntry, ...]:
     """Return the entry of a run as it is in this transaction; empty if the run no longer exists."""
-    columns = ("tenant", "policy_version", "status", "stop_hook", "stop_rule", "started_us", "finished_us")
+    columns = ("tenant", "policy_version", "status", "stop_hook", "stop_rule", "started_us", "finished_us", "steps")
     query = with_thread(runs, *(runs.c[name] for name in columns)).where(runs.c.id == run_id)
     found = connection.execute(query).first()
     if found is None:
         return ()
     over = found.finished_us is not None
-    stop = {"stop_hook": found.stop_hook, "stop_rule": found.stop_rule} if over else {}
+    known: dict[str, JsonValue] = {}
+    if over:
+        known = {"stop_hook": found.stop_hook, "stop_rule": found.stop_rule, "steps": found.steps}
+        known |= _used(read_usage(connection, run_id))
     return (
         AuditEntry(
             found.tenant,
@@ -195,6 +216,6 @@ def run_changed(
             run_id=run_id,
             outcome=found.status,
             duration_us=max(0, found.finished_us - found.started_us) if over else 0,
-            details={**stop, **(details or {})},
+            details={**known, **(details or {})},
         ),
     )

@@ -135,6 +135,7 @@ runs = Table(
     Column("epoch", Integer, nullable=False, server_default="0"),
     # The credential that started it, as the audit shows it; "" for none.
     Column("started_by", String(128), nullable=False, server_default=""),
+    Column("steps", Integer, nullable=False, server_default="0"),
     *_requested(),
     Unique("tenant", "request_id", name="uq_runs_request_id"),
     Index("ix_runs_tenant_started", "tenant", "started_us"),
@@ -156,6 +157,37 @@ events = Table(
     Column("type", String(64), nullable=False),
     Column("at_us", BigInteger, nullable=False),
     Column("payload", Text, nullable=False),
+)
+
+
+def _used(*, of: str = "") -> list[Column[Any]]:
+    """Return what models were used for: requests, tokens as in agent.messages.Usage, and billionths of a dollar."""
+    counted = ("requests", "input_tokens", "cached_input_tokens", "output_tokens", "reasoning_tokens")
+    return _columns(BigInteger(), *(f"{of}{name}" for name in (*counted, "estimated_tokens", "nano_usd")))
+
+
+# What each agent of a run has used of each model; `open_...` is the estimate for its requests under way, which it is
+# charged if their gateway is lost.
+run_usage = Table(
+    "run_usage",
+    metadata,
+    Column("run_id", String(64), ForeignKey("runs.id"), primary_key=True),
+    *_key("agent"),
+    *_key("model", length=256),
+    *_used(),
+    *_used(of="open_"),
+    Column("first_token_us", BigInteger),
+)
+
+# The same of all runs of a tenant, by the day in UTC: it stays when the runs are removed.
+usage_days = Table(
+    "usage_days",
+    metadata,
+    *_key("tenant"),
+    Column("day_us", BigInteger, primary_key=True, autoincrement=False),
+    *_key("agent"),
+    *_key("model", length=256),
+    *_used(),
 )
 
 tool_calls = Table(

@@ -22,6 +22,7 @@ from gateway.storage.prepared import Prepared
 from gateway.storage.queries import Queries, transaction
 from gateway.storage.run_writes import Claim, finish_changes, run_changed
 from gateway.storage.tables import approvals, events, gateways, holds, open_connections, runs, threads, tool_calls
+from gateway.storage.usage_store import RunUse, settle_lost
 from gateway.support.clock import NowUs, now_us
 
 _READY_LIMIT = 100
@@ -83,11 +84,12 @@ class WaitingRun:
 
 @dataclass(frozen=True)
 class ClaimedRun:
-    """A claimed run: the state that it continues from, if any, and the number of its last event."""
+    """A claimed run: the state that it continues from, if any, the number of its last event, and what it has used."""
 
     claim: Claim
     checkpoint: str | None
     last_sequence: int
+    used: Sequence[RunUse] = ()
 
 
 async def count_waiting(database: Database) -> tuple[int, int]:
@@ -189,7 +191,8 @@ class WaitingStore(Queries):
         if run.because not in ("approval", "queued"):
             entries = run_changed(connection, "run_taken_over", run.id, details={"because": run.because})
             self.audit.append(connection, *entries)
-        return ClaimedRun(Claim(run.id, run.epoch + 1), row.checkpoint, row.last_sequence)
+        used = settle_lost(connection, run.id, run.thread.tenant, self.clock())
+        return ClaimedRun(Claim(run.id, run.epoch + 1), row.checkpoint, row.last_sequence, used)
 
     @transaction
     def end(self, connection: sa.Connection, run_id: str, finished: Event) -> bool:

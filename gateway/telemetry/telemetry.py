@@ -20,6 +20,8 @@ from gateway.telemetry import attributes as a
 
 PROPAGATOR = TraceContextTextMapPropagator()
 OTHER = "other"
+# With a label of their own in metrics that have tenants, too.
+_MODELS = 50
 Read = Callable[[], float | Mapping[Any, float]]
 """Reads a gauge or a counter: a number, or one for each value of a label. Called in the thread of the scrape."""
 # From a policy decision to a long run; a call takes a millisecond or two.
@@ -84,6 +86,11 @@ METRICS = (
     Metric("airlock.approval.waiting", "gauge", "{approval}", "Pending approvals in the database."),
     Metric("gen_ai.client.operation.duration", "histogram", "s", "Inferences, queueing included.", _MODEL_SECONDS),
     Metric("gen_ai.client.token.usage", "histogram", "{token}", "Tokens as the endpoint reports them.", _TOKENS),
+    Metric("airlock.model.tokens", "counter", "{token}", "Tokens by tenant and model, of failed requests too."),
+    Metric("airlock.model.cost", "counter", "{dollar}", "Cost in US dollars by tenant and model."),
+    Metric(
+        "airlock.model.first_token.duration", "histogram", "s", "Times to the first text of an answer.", _MODEL_SECONDS
+    ),
     Metric("airlock.admission.at_work", "gauge", "{call}", "Calls in progress, of all tenants."),
     Metric("airlock.admission.limit", "gauge", "{call}", "Calls that may start at once; lower under load."),
     Metric("airlock.admission.waiting", "gauge", "{call}", "Queued calls."),
@@ -147,6 +154,7 @@ class Telemetry:
     metrics_address: str | None = None
     """HOST:PORT where this process serves its metrics; None if it does not."""
     clock: Callable[[], float] = field(default=time.perf_counter)
+    models: BoundedNames = field(default_factory=lambda: BoundedNames(_MODELS))
 
     @classmethod
     def off(cls) -> Self:

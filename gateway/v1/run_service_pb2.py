@@ -23,10 +23,11 @@ _sym_db = _symbol_database.Default()
 
 
 from gateway.v1 import validate_pb2 as buf_dot_validate_dot_validate__pb2
+from gateway.v1 import usage_service_pb2 as gateway_dot_v1_dot_usage__service__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1cgateway/v1/run_service.proto\x12\ngateway.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x88\x02\n\x0fStartRunRequest\x12\x19\n\x04task\x18\x01 \x01(\tB\x0b\xbaH\x08r\x06\x10\x01\x18\x80\x80\x10\x12.\n\x06thread\x18\x02 \x01(\tB\x1e\xbaH\x1br\x19\x18\x80\x02\x32\x14^( |[^\\p{C}\\p{Z}])*$\x12\x17\n\x05\x61gent\x18\x03 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x02\x12\x35\n\x0bpolicy_mode\x18\x04 \x01(\x0e\x32\x16.gateway.v1.PolicyModeB\x08\xbaH\x05\x82\x01\x02\x10\x01\x12\x32\n\nrequest_id\x18\x05 \x01(\tB\x1e\xbaH\x1br\x19\x18\x80\x01\x32\x14^( |[^\\p{C}\\p{Z}])*$\x12&\n\x0b\x61ttachments\x18\x06 \x03(\tB\x11\xbaH\x0e\x92\x01\x0b\x10@\"\x07r\x05\x10\x01\x18\x80 \"0\n\x10StartRunResponse\x12\x1c\n\x03run\x18\x01 \x01(\x0b\x32\x0f.gateway.v1.Run\"K\n\x0fWatchRunRequest\x12\x18\n\x06run_id\x18\x01 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x01\x12\x1e\n\rfrom_sequence\x18\x02 \x01(\x03\x42\x07\xbaH\x04\"\x02(\x00\"4\n\x10WatchRunResponse\x12 \n\x05\x65vent\x18\x01 \x01(\x0b\x32\x11.gateway.v1.Event\")\n\rGetRunRequest\x12\x18\n\x06run_id\x18\x01 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x01\".\n\x0eGetRunResponse\x12\x1c\n\x03run\x18\x01 \x01(\x0b\x32\x0f.gateway.v1.Run\"\xd7\x02\n\x0fListRunsRequest\x12.\n\x06thread\x18\x01 \x01(\tB\x1e\xbaH\x1br\x19\x18\x80\x02\x32\x14^( |[^\\p{C}\\p{Z}])*$\x12:\n\x08statuses\x18\x02 \x03(\x0e\x32\x15.gateway.v1.RunStatusB\x11\xbaH\x0e\x92\x01\x0b\x10\x10\"\x07\x82\x01\x04\x10\x01 \x00\x12\x17\n\x05\x61gent\x18\x03 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x02\x12\x31\n\rstarted_since\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x31\n\rstarted_until\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x1d\n\tpage_size\x18\x06 \x01(\x05\x42\n\xbaH\x07\x1a\x05\x18\xc8\x01(\x00\x12\x1c\n\npage_token\x18\x07 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x08\x12\x1c\n\nstarted_by\x18\x08 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x01\"J\n\x10ListRunsResponse\x12\x1d\n\x04runs\x18\x01 \x03(\x0b\x32\x0f.gateway.v1.Run\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\",\n\x10\x43\x61ncelRunRequest\x12\x18\n\x06run_id\x18\x01 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x01\"1\n\x11\x43\x61ncelRunResponse\x12\x1c\n\x03run\x18\x01 \x01(\x0b\x32\x0f.gateway.v1.Run\"2\n\x04Stop\x12\x0c\n\x04hook\x18\x01 \x01(\t\x12\x0c\n\x04rule\x18\x02 \x01(\t\x12\x0e\n\x06reason\x18\x03 \x01(\t\"\xd6\x02\n\x03Run\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0e\n\x06thread\x18\x02 \x01(\t\x12\r\n\x05\x61gent\x18\x03 \x01(\t\x12%\n\x06status\x18\x04 \x01(\x0e\x32\x15.gateway.v1.RunStatus\x12\x1e\n\x04stop\x18\x05 \x01(\x0b\x32\x10.gateway.v1.Stop\x12.\n\nstarted_at\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0b\x66inished_at\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x15\n\rlast_sequence\x18\x08 \x01(\x03\x12\x0c\n\x04task\x18\t \x01(\t\x12+\n\x0bpolicy_mode\x18\n \x01(\x0e\x32\x16.gateway.v1.PolicyMode\x12\x16\n\x0epolicy_version\x18\x0b \x01(\t\x12\x12\n\nstarted_by\x18\x0c \x01(\t\"e\n\x05\x45vent\x12\x10\n\x08sequence\x18\x01 \x01(\x03\x12\x0c\n\x04type\x18\x02 \x01(\t\x12&\n\x02\x61t\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x14\n\x0cpayload_json\x18\x04 \x01(\t*V\n\nPolicyMode\x12\x1b\n\x17POLICY_MODE_UNSPECIFIED\x10\x00\x12\x13\n\x0fPOLICY_MODE_PIN\x10\x01\x12\x16\n\x12POLICY_MODE_FOLLOW\x10\x02*\xba\x01\n\tRunStatus\x12\x1a\n\x16RUN_STATUS_UNSPECIFIED\x10\x00\x12\x16\n\x12RUN_STATUS_RUNNING\x10\x01\x12\x18\n\x14RUN_STATUS_COMPLETED\x10\x02\x12\x16\n\x12RUN_STATUS_STOPPED\x10\x03\x12\x18\n\x14RUN_STATUS_CANCELLED\x10\x04\x12\x15\n\x11RUN_STATUS_FAILED\x10\x05\x12\x16\n\x12RUN_STATUS_WAITING\x10\x06\x32\xee\x02\n\nRunService\x12\x45\n\x08StartRun\x12\x1b.gateway.v1.StartRunRequest\x1a\x1c.gateway.v1.StartRunResponse\x12G\n\x08WatchRun\x12\x1b.gateway.v1.WatchRunRequest\x1a\x1c.gateway.v1.WatchRunResponse0\x01\x12?\n\x06GetRun\x12\x19.gateway.v1.GetRunRequest\x1a\x1a.gateway.v1.GetRunResponse\x12\x45\n\x08ListRuns\x12\x1b.gateway.v1.ListRunsRequest\x1a\x1c.gateway.v1.ListRunsResponse\x12H\n\tCancelRun\x12\x1c.gateway.v1.CancelRunRequest\x1a\x1d.gateway.v1.CancelRunResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1cgateway/v1/run_service.proto\x12\ngateway.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x1egateway/v1/usage_service.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x88\x02\n\x0fStartRunRequest\x12\x19\n\x04task\x18\x01 \x01(\tB\x0b\xbaH\x08r\x06\x10\x01\x18\x80\x80\x10\x12.\n\x06thread\x18\x02 \x01(\tB\x1e\xbaH\x1br\x19\x18\x80\x02\x32\x14^( |[^\\p{C}\\p{Z}])*$\x12\x17\n\x05\x61gent\x18\x03 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x02\x12\x35\n\x0bpolicy_mode\x18\x04 \x01(\x0e\x32\x16.gateway.v1.PolicyModeB\x08\xbaH\x05\x82\x01\x02\x10\x01\x12\x32\n\nrequest_id\x18\x05 \x01(\tB\x1e\xbaH\x1br\x19\x18\x80\x01\x32\x14^( |[^\\p{C}\\p{Z}])*$\x12&\n\x0b\x61ttachments\x18\x06 \x03(\tB\x11\xbaH\x0e\x92\x01\x0b\x10@\"\x07r\x05\x10\x01\x18\x80 \"0\n\x10StartRunResponse\x12\x1c\n\x03run\x18\x01 \x01(\x0b\x32\x0f.gateway.v1.Run\"K\n\x0fWatchRunRequest\x12\x18\n\x06run_id\x18\x01 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x01\x12\x1e\n\rfrom_sequence\x18\x02 \x01(\x03\x42\x07\xbaH\x04\"\x02(\x00\"4\n\x10WatchRunResponse\x12 \n\x05\x65vent\x18\x01 \x01(\x0b\x32\x11.gateway.v1.Event\")\n\rGetRunRequest\x12\x18\n\x06run_id\x18\x01 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x01\".\n\x0eGetRunResponse\x12\x1c\n\x03run\x18\x01 \x01(\x0b\x32\x0f.gateway.v1.Run\"\xd7\x02\n\x0fListRunsRequest\x12.\n\x06thread\x18\x01 \x01(\tB\x1e\xbaH\x1br\x19\x18\x80\x02\x32\x14^( |[^\\p{C}\\p{Z}])*$\x12:\n\x08statuses\x18\x02 \x03(\x0e\x32\x15.gateway.v1.RunStatusB\x11\xbaH\x0e\x92\x01\x0b\x10\x10\"\x07\x82\x01\x04\x10\x01 \x00\x12\x17\n\x05\x61gent\x18\x03 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x02\x12\x31\n\rstarted_since\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x31\n\rstarted_until\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x1d\n\tpage_size\x18\x06 \x01(\x05\x42\n\xbaH\x07\x1a\x05\x18\xc8\x01(\x00\x12\x1c\n\npage_token\x18\x07 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x08\x12\x1c\n\nstarted_by\x18\x08 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x01\"J\n\x10ListRunsResponse\x12\x1d\n\x04runs\x18\x01 \x03(\x0b\x32\x0f.gateway.v1.Run\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\",\n\x10\x43\x61ncelRunRequest\x12\x18\n\x06run_id\x18\x01 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x01\"1\n\x11\x43\x61ncelRunResponse\x12\x1c\n\x03run\x18\x01 \x01(\x0b\x32\x0f.gateway.v1.Run\"2\n\x04Stop\x12\x0c\n\x04hook\x18\x01 \x01(\t\x12\x0c\n\x04rule\x18\x02 \x01(\t\x12\x0e\n\x06reason\x18\x03 \x01(\t\"\xad\x03\n\x03Run\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0e\n\x06thread\x18\x02 \x01(\t\x12\r\n\x05\x61gent\x18\x03 \x01(\t\x12%\n\x06status\x18\x04 \x01(\x0e\x32\x15.gateway.v1.RunStatus\x12\x1e\n\x04stop\x18\x05 \x01(\x0b\x32\x10.gateway.v1.Stop\x12.\n\nstarted_at\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0b\x66inished_at\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x15\n\rlast_sequence\x18\x08 \x01(\x03\x12\x0c\n\x04task\x18\t \x01(\t\x12+\n\x0bpolicy_mode\x18\n \x01(\x0e\x32\x16.gateway.v1.PolicyMode\x12\x16\n\x0epolicy_version\x18\x0b \x01(\t\x12\x12\n\nstarted_by\x18\x0c \x01(\t\x12\r\n\x05steps\x18\r \x01(\x03\x12 \n\x05usage\x18\x0e \x01(\x0b\x32\x11.gateway.v1.Usage\x12$\n\x06models\x18\x0f \x03(\x0b\x32\x14.gateway.v1.ModelUse\"z\n\x08ModelUse\x12\r\n\x05\x61gent\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12 \n\x05usage\x18\x03 \x01(\x0b\x32\x11.gateway.v1.Usage\x12\x1b\n\x0e\x66irst_token_ms\x18\x04 \x01(\x01H\x00\x88\x01\x01\x42\x11\n\x0f_first_token_ms\"e\n\x05\x45vent\x12\x10\n\x08sequence\x18\x01 \x01(\x03\x12\x0c\n\x04type\x18\x02 \x01(\t\x12&\n\x02\x61t\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x14\n\x0cpayload_json\x18\x04 \x01(\t*V\n\nPolicyMode\x12\x1b\n\x17POLICY_MODE_UNSPECIFIED\x10\x00\x12\x13\n\x0fPOLICY_MODE_PIN\x10\x01\x12\x16\n\x12POLICY_MODE_FOLLOW\x10\x02*\xba\x01\n\tRunStatus\x12\x1a\n\x16RUN_STATUS_UNSPECIFIED\x10\x00\x12\x16\n\x12RUN_STATUS_RUNNING\x10\x01\x12\x18\n\x14RUN_STATUS_COMPLETED\x10\x02\x12\x16\n\x12RUN_STATUS_STOPPED\x10\x03\x12\x18\n\x14RUN_STATUS_CANCELLED\x10\x04\x12\x15\n\x11RUN_STATUS_FAILED\x10\x05\x12\x16\n\x12RUN_STATUS_WAITING\x10\x06\x32\xee\x02\n\nRunService\x12\x45\n\x08StartRun\x12\x1b.gateway.v1.StartRunRequest\x1a\x1c.gateway.v1.StartRunResponse\x12G\n\x08WatchRun\x12\x1b.gateway.v1.WatchRunRequest\x1a\x1c.gateway.v1.WatchRunResponse0\x01\x12?\n\x06GetRun\x12\x19.gateway.v1.GetRunRequest\x1a\x1a.gateway.v1.GetRunResponse\x12\x45\n\x08ListRuns\x12\x1b.gateway.v1.ListRunsRequest\x1a\x1c.gateway.v1.ListRunsResponse\x12H\n\tCancelRun\x12\x1c.gateway.v1.CancelRunRequest\x1a\x1d.gateway.v1.CancelRunResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -65,36 +66,38 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_LISTRUNSREQUEST'].fields_by_name['started_by']._serialized_options = b'\272H\005r\003\030\200\001'
   _globals['_CANCELRUNREQUEST'].fields_by_name['run_id']._loaded_options = None
   _globals['_CANCELRUNREQUEST'].fields_by_name['run_id']._serialized_options = b'\272H\005r\003\030\200\001'
-  _globals['_POLICYMODE']._serialized_start=1664
-  _globals['_POLICYMODE']._serialized_end=1750
-  _globals['_RUNSTATUS']._serialized_start=1753
-  _globals['_RUNSTATUS']._serialized_end=1939
-  _globals['_STARTRUNREQUEST']._serialized_start=107
-  _globals['_STARTRUNREQUEST']._serialized_end=371
-  _globals['_STARTRUNRESPONSE']._serialized_start=373
-  _globals['_STARTRUNRESPONSE']._serialized_end=421
-  _globals['_WATCHRUNREQUEST']._serialized_start=423
-  _globals['_WATCHRUNREQUEST']._serialized_end=498
-  _globals['_WATCHRUNRESPONSE']._serialized_start=500
-  _globals['_WATCHRUNRESPONSE']._serialized_end=552
-  _globals['_GETRUNREQUEST']._serialized_start=554
-  _globals['_GETRUNREQUEST']._serialized_end=595
-  _globals['_GETRUNRESPONSE']._serialized_start=597
-  _globals['_GETRUNRESPONSE']._serialized_end=643
-  _globals['_LISTRUNSREQUEST']._serialized_start=646
-  _globals['_LISTRUNSREQUEST']._serialized_end=989
-  _globals['_LISTRUNSRESPONSE']._serialized_start=991
-  _globals['_LISTRUNSRESPONSE']._serialized_end=1065
-  _globals['_CANCELRUNREQUEST']._serialized_start=1067
-  _globals['_CANCELRUNREQUEST']._serialized_end=1111
-  _globals['_CANCELRUNRESPONSE']._serialized_start=1113
-  _globals['_CANCELRUNRESPONSE']._serialized_end=1162
-  _globals['_STOP']._serialized_start=1164
-  _globals['_STOP']._serialized_end=1214
-  _globals['_RUN']._serialized_start=1217
-  _globals['_RUN']._serialized_end=1559
-  _globals['_EVENT']._serialized_start=1561
-  _globals['_EVENT']._serialized_end=1662
-  _globals['_RUNSERVICE']._serialized_start=1942
-  _globals['_RUNSERVICE']._serialized_end=2308
+  _globals['_POLICYMODE']._serialized_start=1907
+  _globals['_POLICYMODE']._serialized_end=1993
+  _globals['_RUNSTATUS']._serialized_start=1996
+  _globals['_RUNSTATUS']._serialized_end=2182
+  _globals['_STARTRUNREQUEST']._serialized_start=139
+  _globals['_STARTRUNREQUEST']._serialized_end=403
+  _globals['_STARTRUNRESPONSE']._serialized_start=405
+  _globals['_STARTRUNRESPONSE']._serialized_end=453
+  _globals['_WATCHRUNREQUEST']._serialized_start=455
+  _globals['_WATCHRUNREQUEST']._serialized_end=530
+  _globals['_WATCHRUNRESPONSE']._serialized_start=532
+  _globals['_WATCHRUNRESPONSE']._serialized_end=584
+  _globals['_GETRUNREQUEST']._serialized_start=586
+  _globals['_GETRUNREQUEST']._serialized_end=627
+  _globals['_GETRUNRESPONSE']._serialized_start=629
+  _globals['_GETRUNRESPONSE']._serialized_end=675
+  _globals['_LISTRUNSREQUEST']._serialized_start=678
+  _globals['_LISTRUNSREQUEST']._serialized_end=1021
+  _globals['_LISTRUNSRESPONSE']._serialized_start=1023
+  _globals['_LISTRUNSRESPONSE']._serialized_end=1097
+  _globals['_CANCELRUNREQUEST']._serialized_start=1099
+  _globals['_CANCELRUNREQUEST']._serialized_end=1143
+  _globals['_CANCELRUNRESPONSE']._serialized_start=1145
+  _globals['_CANCELRUNRESPONSE']._serialized_end=1194
+  _globals['_STOP']._serialized_start=1196
+  _globals['_STOP']._serialized_end=1246
+  _globals['_RUN']._serialized_start=1249
+  _globals['_RUN']._serialized_end=1678
+  _globals['_MODELUSE']._serialized_start=1680
+  _globals['_MODELUSE']._serialized_end=1802
+  _globals['_EVENT']._serialized_start=1804
+  _globals['_EVENT']._serialized_end=1905
+  _globals['_RUNSERVICE']._serialized_start=2185
+  _globals['_RUNSERVICE']._serialized_end=2551
 # @@protoc_insertion_point(module_scope)

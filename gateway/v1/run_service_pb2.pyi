@@ -1,6 +1,7 @@
 import datetime
 
 from gateway.v1 import validate_pb2 as _validate_pb2
+from gateway.v1 import usage_service_pb2 as _usage_service_pb2
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
@@ -136,7 +137,7 @@ class Stop(_message.Message):
     def __init__(self, hook: _Optional[str] = ..., rule: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class Run(_message.Message):
-    __slots__ = ("id", "thread", "agent", "status", "stop", "started_at", "finished_at", "last_sequence", "task", "policy_mode", "policy_version", "started_by")
+    __slots__ = ("id", "thread", "agent", "status", "stop", "started_at", "finished_at", "last_sequence", "task", "policy_mode", "policy_version", "started_by", "steps", "usage", "models")
     ID_FIELD_NUMBER: _ClassVar[int]
     THREAD_FIELD_NUMBER: _ClassVar[int]
     AGENT_FIELD_NUMBER: _ClassVar[int]
@@ -149,6 +150,9 @@ class Run(_message.Message):
     POLICY_MODE_FIELD_NUMBER: _ClassVar[int]
     POLICY_VERSION_FIELD_NUMBER: _ClassVar[int]
     STARTED_BY_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    USAGE_FIELD_NUMBER: _ClassVar[int]
+    MODELS_FIELD_NUMBER: _ClassVar[int]
     id: str
     thread: str
     agent: str
@@ -161,7 +165,22 @@ class Run(_message.Message):
     policy_mode: PolicyMode
     policy_version: str
     started_by: str
-    def __init__(self, id: _Optional[str] = ..., thread: _Optional[str] = ..., agent: _Optional[str] = ..., status: _Optional[_Union[RunStatus, str]] = ..., stop: _Optional[_Union[Stop, _Mapping]] = ..., started_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., finished_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., last_sequence: _Optional[int] = ..., task: _Optional[str] = ..., policy_mode: _Optional[_Union[PolicyMode, str]] = ..., policy_version: _Optional[str] = ..., started_by: _Optional[str] = ...) -> None: ...
+    steps: int
+    usage: _usage_service_pb2.Usage
+    models: _containers.RepeatedCompositeFieldContainer[ModelUse]
+    def __init__(self, id: _Optional[str] = ..., thread: _Optional[str] = ..., agent: _Optional[str] = ..., status: _Optional[_Union[RunStatus, str]] = ..., stop: _Optional[_Union[Stop, _Mapping]] = ..., started_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., finished_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., last_sequence: _Optional[int] = ..., task: _Optional[str] = ..., policy_mode: _Optional[_Union[PolicyMode, str]] = ..., policy_version: _Optional[str] = ..., started_by: _Optional[str] = ..., steps: _Optional[int] = ..., usage: _Optional[_Union[_usage_service_pb2.Usage, _Mapping]] = ..., models: _Optional[_Iterable[_Union[ModelUse, _Mapping]]] = ...) -> None: ...
+
+class ModelUse(_message.Message):
+    __slots__ = ("agent", "model", "usage", "first_token_ms")
+    AGENT_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    USAGE_FIELD_NUMBER: _ClassVar[int]
+    FIRST_TOKEN_MS_FIELD_NUMBER: _ClassVar[int]
+    agent: str
+    model: str
+    usage: _usage_service_pb2.Usage
+    first_token_ms: float
+    def __init__(self, agent: _Optional[str] = ..., model: _Optional[str] = ..., usage: _Optional[_Union[_usage_service_pb2.Usage, _Mapping]] = ..., first_token_ms: _Optional[float] = ...) -> None: ...
 
 class Event(_message.Message):
     __slots__ = ("sequence", "type", "at", "payload_json")

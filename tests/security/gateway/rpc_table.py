@@ -37,6 +37,9 @@ from gateway.v1 import (
     tool_service_pb2 as tool,
 )
 from gateway.v1 import (
+    usage_service_pb2 as usage,
+)
+from gateway.v1 import (
     workspace_service_pb2 as workspace,
 )
 
@@ -68,12 +71,16 @@ Requests = Message | Sequence[Message]
 
 @dataclass(frozen=True)
 class Rpc:
-    """An RPC. `stranger` is what another tenant's credential of the right scope gets; with `makes` it makes its own."""
+    """An RPC. `stranger` is what another tenant's credential of the right scope gets; with `makes` it makes its own.
+
+    An operator's credential may need another scope, `of_operators`.
+    """
 
     scope: str
     request: Callable[[Ids], Requests]
     stranger: StatusCode = StatusCode.NOT_FOUND
     makes: bool = False
+    of_operators: str = ""
 
 
 OK, DENIED, INVALID = StatusCode.OK, StatusCode.PERMISSION_DENIED, StatusCode.INVALID_ARGUMENT
@@ -189,6 +196,7 @@ RPCS: Mapping[str, Rpc] = {
     "ToolService/CallTool": Rpc("tool", _call, OK, makes=True),
     "ToolService/StreamToolCall": Rpc("tool", lambda ids: tool.StreamToolCallRequest(call=_call(ids)), OK, makes=True),
     "ToolService/CancelToolCall": Rpc("tool", _of(tool.CancelToolCallRequest, request_id="request_id")),
+    "UsageService/GetUsage": Rpc("run", _of(usage.GetUsageRequest, tenant="tenant"), of_operators="operate"),
     "WorkspaceService/ReadFile": Rpc(
         "files", lambda ids: workspace.ReadFileRequest(thread=ids.thread, path="/workspace/mine"), makes=True
     ),

@@ -10,7 +10,7 @@ from gateway.client import Client
 PAGE = Path(__file__).parents[3] / "docs" / "client.md"
 _READS = re.compile(
     r"(get|list|watch|tail|verify)_\w+|approvals?|audit|grants|keys|messages|policy(_changes)?|process(es|_output)"
-    r"|sandbox_transitions|sandboxes|snapshots|tenants?"
+    r"|sandbox_transitions|sandboxes|snapshots|tenants?|usage"
     r"|aclose"  # no call of the gateway
 )
 

@@ -326,8 +326,11 @@ async def test_an_answer_that_takes_too_long_names_the_setting_that_bounds_it(st
         with pytest.raises(ModelUnavailable, match=r"finish its answer within 0\.3 s; raise the model's timeout_s$"):
             await ask_at(endpoint.base_url, stream=stream, connection=Connection(**short))
     async with serving(silent) as endpoint:
-        with pytest.raises(ModelUnavailable, match=r"within 0\.3 s; raise the model's timeout_s$"):
+        with pytest.raises(ModelUnavailable, match=r"within 0\.3 s; raise the model's timeout_s$") as raised:
             await ask_at(endpoint.base_url, stream=stream, connection=Connection(**short))
+    # It was sent, and may have been read.
+    assert raised.value.usage is not None
+    assert raised.value.usage.input_tokens == raised.value.usage.estimated_tokens > 0
 
 
 async def test_the_silence_within_a_stream_is_bounded_apart_and_that_of_a_whole_answer_is_not() -> None:

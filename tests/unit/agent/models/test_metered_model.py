@@ -20,6 +20,11 @@ REQUEST = InferenceRequest("", (Message(role="user", content="x" * 400),), ())
 PAID = Usage(input_tokens=7, output_tokens=8, cost_usd=0.5)
 
 
+def estimated(received: int) -> Usage:
+    """Return the estimate for REQUEST and so many tokens of an answer."""
+    return Usage(input_tokens=100, output_tokens=received, estimated_tokens=100 + received)
+
+
 def failing(error: BaseException, usage: Usage | None = None) -> BaseException:
     if usage is not None:
         error.usage = usage  # type: ignore[attr-defined]
@@ -50,9 +55,9 @@ class Writes:
     [
         (failing(ModelUnavailable("dropped"), PAID), "x" * 400, PAID),
         (ModelNonsense("nothing came"), "", Usage()),
-        (ModelNonsense("an answer without end"), "x" * 401, Usage(input_tokens=100, output_tokens=101)),
-        (ZeroDivisionError(), "x" * 400, Usage(input_tokens=100, output_tokens=100)),
-        (asyncio.CancelledError(), "x" * 400, Usage(input_tokens=100, output_tokens=100)),
+        (ModelNonsense("an answer without end"), "x" * 401, estimated(101)),
+        (ZeroDivisionError(), "x" * 400, estimated(100)),
+        (asyncio.CancelledError(), "x" * 400, estimated(100)),
     ],
 )
 async def test_an_attempt_that_failed_used_what_its_error_says_or_what_was_heard(

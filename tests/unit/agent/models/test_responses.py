@@ -11,8 +11,8 @@ import pytest
 from agent.errors import ModelRefused, ModelUnavailable
 from agent.hooks.hook import InferenceRequest
 from agent.messages import Message, ToolCall, ToolSpec
-from agent.models.chat_completions import usage_of
 from agent.models.endpoint_errors import UnusableAnswer, complaint_in, endpoint_error
+from agent.models.reported_usage import usage_of
 from agent.models.responses import Gathered, request_body
 from agent.models.settings import RequestSettings
 

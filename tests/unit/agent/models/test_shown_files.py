@@ -9,9 +9,9 @@ from typing import Any
 
 from agent.hooks.hook import InferenceRequest
 from agent.messages import Attachment, Message, ToolCall
-from agent.models.chat_completions import usage_of
 from agent.models.chat_request import request_body
 from agent.models.model import message_tokens
+from agent.models.reported_usage import usage_of
 from agent.models.settings import RequestSettings
 from agent.models.shown_message import shown_message
 from tests.made_images import PDF, png

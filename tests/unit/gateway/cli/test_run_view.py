@@ -346,3 +346,16 @@ def test_the_summary_adds_up_calls_verdicts_evictions_and_times() -> None:
 )
 def test_a_run_that_goes_on_says_why(because: str | None, said: str) -> None:
     assert shown(("run_resumed", {"step": 2, "because": because})).splitlines() == [f"run continues after step 2{said}"]
+
+
+def test_the_end_of_a_run_says_what_it_used_by_agent_and_model() -> None:
+    usage = {"input_tokens": 1234, "cached_input_tokens": 1000, "output_tokens": 56, "estimated_tokens": 7}
+    use = {"agent": "default", "model": HOSTILE, "requests": 2, "usage": {**usage, "cost_usd": 0.0125}}
+    helper = {"agent": "helper", "model": "m", "requests": 1, "usage": {}, "first_token_ms": None}
+    stop = {"hook": "h", "rule": "r", "reason": "x"}
+    models = [{**use, "first_token_ms": 412.3}, helper]
+    text = shown(("run_finished", {"status": "completed", "stop": stop, "steps": 3, "models": models}), width=200)
+    assert "steps: 3" in text
+    assert "2 requests, 1,234 (1,000 cached) tokens in, 56 out, 7 of them estimated, $0.0125" in text
+    assert "first text after 412 ms" in text
+    assert "helper with m: 1 request, 0 tokens in, 0 out\n" in text

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from gateway.cli.main import app
 from gateway.cli.runs import Status, _listed
 from gateway.cli.terminal import SafeConsole
-from gateway.client import Run, RunStatus
+from gateway.client import ModelUse, Run, RunStatus, Usage
 
 STARTED = datetime(2026, 11, 21, 20, 21, 20, tzinfo=UTC)
 
@@ -23,7 +23,17 @@ def test_the_id_and_status_of_a_run_are_whole_at_80_columns() -> None:
     SafeConsole(file=screen, width=80, soft_wrap=True, force_terminal=True, color_system=None).print(_listed(runs))
     lines = screen.getvalue().splitlines()
     assert [line.split()[:2] for line in lines if line.startswith("run_")] == [[id_, "completed"] for id_ in ids]
-    assert all("a-long-thread" in lines[number] and "[red]x" in lines[number] for number in (3, 5, 7))
+    assert [sum(text in line for line in lines) for text in ("a-long-thread", "[red]x")] == [len(ids), len(ids)]
+
+
+def test_a_run_is_listed_with_what_it_used() -> None:
+    usage = Usage(3, 12_345, 10_000, 678, 500, 0, 0.0123)
+    uses = (ModelUse("helper", "gpt-5", usage, None), ModelUse("default", "gpt-5-mini", usage, 412.3))
+    run = Run("run_1", "t", "default", "completed", {}, 1, "x", STARTED, None, steps=2, usage=usage, models=uses)
+    screen = io.StringIO()
+    SafeConsole(file=screen, width=200, color_system=None).print(_listed([run]))
+    shown = screen.getvalue()
+    assert "gpt-5-mini  2      12,345 (10,000)  678 (500)        $0.0123  412 ms" in shown
 
 
 def test_a_status_is_one_of_the_client_s_or_wrong_usage() -> None:

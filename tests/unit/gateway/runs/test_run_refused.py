@@ -6,6 +6,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from agent.models.model import Model
+from gateway.agents.charged_model import Charges
 from gateway.config.model_settings import ModelSettings
 from gateway.errors import InvalidArgument, Misconfigured
 from gateway.runs.runs import RunRequest
@@ -17,7 +19,7 @@ from tests.unit.gateway.runs.test_waiting_runs import Host, World
 class WithoutModel(World):
     """A gateway whose environment has no key for the model."""
 
-    def of(self, settings: ModelSettings) -> World:
+    def of(self, settings: ModelSettings, charges: Charges | None = None) -> Model:
         raise Misconfigured("no key for the model")
 
 

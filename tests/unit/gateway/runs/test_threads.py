@@ -27,6 +27,7 @@ from gateway.storage.entities import stored_text
 from gateway.storage.store import NewRun, Store
 from gateway.storage.tables import messages, runs, thread_metadata
 from gateway.storage.thread_store import TASK_LISTED_CHARS, ThreadStore
+from gateway.storage.usage_store import UsageStore
 from gateway.tenancy.tenants import Tenant
 from gateway.v1 import run_service_pb2, run_service_pb2_grpc, thread_service_pb2, thread_service_pb2_grpc
 from tests.unit.gateway.made_parts import made_quotas
@@ -62,7 +63,7 @@ async def served(database_url: str) -> AsyncIterator[Served]:
     threads = Threads(store, listed, cast(Any, None), lambda _tenant, _name: None, made_quotas(database))
     server = grpc.aio.server()
     thread_service_pb2_grpc.add_ThreadServiceServicer_to_server(ThreadService(threads, anybody), server)
-    run_service = RunService(cast(Runs, None), anybody, listed)
+    run_service = RunService(cast(Runs, None), anybody, listed, UsageStore(database))
     run_service_pb2_grpc.add_RunServiceServicer_to_server(run_service, server)
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()

@@ -15,8 +15,10 @@ from sqlalchemy import select
 
 from agent.hooks.hook import InferenceRequest
 from agent.messages import ToolCall
-from agent.models.model import OnDelta
+from agent.models.model import Model, OnDelta
+from agent.models.prices import Prices
 from agent.state import ModelResponse
+from gateway.agents.charged_model import ChargedModel, Charges
 from gateway.agents.models import Models
 from gateway.approvals.approvals import Approvals
 from gateway.config.agent_settings import AgentSettings
@@ -75,8 +77,8 @@ class World:
 
     # --- gateway.agents.models.Models ---
 
-    def of(self, settings: ModelSettings) -> World:
-        return self
+    def of(self, settings: ModelSettings, charges: Charges | None = None) -> Model:
+        return self if charges is None else ChargedModel(self, charges, Prices(1.0, 2.0))
 
     async def close(self) -> None:
         """There is nothing to close."""
