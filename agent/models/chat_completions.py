@@ -24,6 +24,8 @@ _CALL = re.compile(r"(?:^|\n)\s*(?:<tool_call>|<function=\w|\[TOOL_CALLS\]|<\|py
 _BLOCKS = ("reasoning_details", "thinking_blocks")
 # Plain reasoning, by any of its names; it is sent back under the name that it came by.
 _REASONING = ("reasoning_content", "reasoning")
+# Where a request has a file, of either wire.
+_FILE_FIELDS = ("url", "image_url", "file_data")
 # What belongs to a tool call besides its function, such as Gemini's thought signature.
 _CALL_EXTRAS = ("extra_content", "provider_specific_fields")
 
@@ -230,28 +232,33 @@ def is_call(text: str) -> bool:
 def usage_of(reported: Any, body: Mapping[str, Any], written_chars: int) -> Usage:
     """Return the reported usage; missing or invalid numbers are estimated as characters / 4."""
     reported = reported if isinstance(reported, dict) else {}
-    sent = [one for part in ("messages", "input", "tools") for one in body.get(part, [])]
-    sent_chars = sum(map(_chars, sent)) + len(body.get("instructions", ""))
+    sent = (body[part] for part in ("messages", "input", "instructions", "tools") if part in body)
+    sent_chars = sum(map(_chars, sent))
     return Usage(
         input_tokens=_tokens(reported.get("prompt_tokens"), sent_chars),
         output_tokens=_tokens(reported.get("completion_tokens"), written_chars),
     )
 
 
-def _chars(sent: Mapping[str, Any]) -> int:
-    """Return the characters of a message or a tool as JSON; a file counts as many as its tokens are worth."""
-    content = sent.get("content")
-    if not isinstance(content, list):
-        return len(json.dumps(sent, ensure_ascii=False))
-    files = [_uri_of(part) for part in content if part["type"] != "text"]
-    texts = {**sent, "content": [part for part in content if part["type"] == "text"]}
-    tokens = sum(file_tokens(uri[len("data:") :], len(uri) * 3 // 4) for uri in files)
-    return len(json.dumps(texts, ensure_ascii=False)) + tokens * CHARS_PER_TOKEN
+def _chars(sent: Any) -> int:
+    """Return the characters of a part of a request as JSON; a file counts as many as its tokens are worth."""
+    tokens: list[int] = []
+    text = json.dumps(_without_files(sent, tokens), ensure_ascii=False)
+    return len(text) + sum(tokens) * CHARS_PER_TOKEN
 
 
-def _uri_of(part: Mapping[str, Any]) -> str:
-    uri: str = part["image_url"]["url"] if part["type"] == "image_url" else part["file"]["file_data"]
-    return uri
+def _without_files(sent: Any, tokens: list[int]) -> Any:
+    if isinstance(sent, list):
+        return [_without_files(one, tokens) for one in sent]
+    if not isinstance(sent, dict):
+        return sent
+    kept = {}
+    for name, value in sent.items():
+        is_file = name in _FILE_FIELDS and isinstance(value, str) and value.startswith("data:")
+        if is_file:
+            tokens.append(file_tokens(value[len("data:") :], len(value) * 3 // 4))
+        kept[name] = "" if is_file else _without_files(value, tokens)
+    return kept
 
 
 def _tokens(reported: Any, chars: int) -> int:
