@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from agent.hooks.hook import InferenceRequest
-from agent.messages import Message, ToolCall
+from agent.messages import ToolCall
 from agent.models.provider_data import kept_for
 from agent.models.settings import RequestSettings, ResponseFormat
-from agent.models.shown_message import ShownFile, described, shown_message
+from agent.models.shown_message import ShownFile, ShownMessage, shown_messages
 
 _USUAL = RequestSettings()
 
@@ -22,7 +22,7 @@ def request_body(
 
     `provider`, the endpoint and the model in one text, gets back what it wants of its own answers.
     """
-    messages = _messages(request, provider)
+    messages = [_message(shown, provider) for shown in shown_messages(request.messages, request.contents)]
     if request.system_prompt:
         messages.insert(0, {"role": "system", "content": request.system_prompt})
     if settings.prompt_cache == "cache_control":
@@ -77,49 +77,25 @@ def _mark_cacheable(messages: list[dict[str, Any]]) -> None:
     for message in messages:
         said = message["content"]
         if said and isinstance(said, str):  # all, so that a message has the same bytes once it is no longer marked
-            message["content"] = [_text_part(said)]
+            message["content"] = [_part(said)]
     for message in {id(message): message for message in (*spoken[:1], *spoken[-2:])}.values():
         texts = [part for part in message["content"] or () if part["type"] == "text"]
         if texts:  # a message of files alone has none, and only texts can be marked everywhere
             texts[-1]["cache_control"] = {"type": "ephemeral"}
 
 
-def _messages(request: InferenceRequest, provider: str | None) -> list[dict[str, Any]]:
-    """Return the messages. What tools show follows the step's results as one message of the user.
-
-    A result can only be text, and endpoints refuse any other role between calls and their results.
-    """
-    sent: list[dict[str, Any]] = []
-    called: dict[str, str] = {}
-    by_tools: list[dict[str, Any]] = []
-    for message in request.messages:
-        if message.role != "tool" and by_tools:
-            sent.append({"role": "user", "content": by_tools})
-            by_tools = []
-        called = {call.id: call.name for call in message.tool_calls} or called
-        shown = shown_message(message, request.contents)
-        said = _message(message, shown.text, kept_for(message, provider))
-        if message.role == "user" and shown.files:
-            text = [_text_part(shown.text)] if shown.text else []
-            said["content"] = [*text, *map(_file_part, shown.files)]
-        elif message.role == "tool":
-            for file in shown.files:
-                tool = called.get(message.tool_call_id or "", "a tool")
-                by_tools += [_text_part(f"[{tool}: {described(file.attachment)}]"), _file_part(file)]
-        sent.append(said)
-    return [*sent, {"role": "user", "content": by_tools}] if by_tools else sent
-
-
-def _message(message: Message, text: str, back: Mapping[str, Any]) -> dict[str, Any]:
+def _message(shown: ShownMessage, provider: str | None) -> dict[str, Any]:
+    message = shown.message
+    back = kept_for(message, provider)
     # With tool calls all endpoints accept an empty text: some refuse null, others require the key.
-    said: dict[str, Any] = {"role": message.role, "content": text}
+    said: dict[str, Any] = {"role": message.role, "content": [*map(_part, shown.parts)] or message.content}
     if message.tool_calls:
         said["tool_calls"] = [*map(_call, message.tool_calls)]
         extras = back.get("calls")
         if isinstance(extras, list) and len(extras) == len(message.tool_calls):  # else a hook changed the calls
             for call, extra in zip(said["tool_calls"], extras, strict=True):
                 call.update(extra)
-    elif message.role == "assistant" and not text:
+    elif message.role == "assistant" and not message.content:
         said["content"] = "(no text)"  # some endpoints refuse an empty answer in a history
     if message.tool_call_id is not None:
         said["tool_call_id"] = message.tool_call_id
@@ -127,14 +103,12 @@ def _message(message: Message, text: str, back: Mapping[str, Any]) -> dict[str, 
     return said
 
 
-def _text_part(text: str) -> dict[str, Any]:
-    return {"type": "text", "text": text}
-
-
-def _file_part(file: ShownFile) -> dict[str, Any]:
-    if file.is_image:
-        return {"type": "image_url", "image_url": {"url": file.data_uri()}}
-    return {"type": "file", "file": {"filename": file.name, "file_data": file.data_uri()}}
+def _part(part: str | ShownFile) -> dict[str, Any]:
+    if isinstance(part, str):
+        return {"type": "text", "text": part}
+    if part.is_image:
+        return {"type": "image_url", "image_url": {"url": part.data_uri()}}
+    return {"type": "file", "file": {"filename": part.name, "file_data": part.data_uri()}}
 
 
 def _call(call: ToolCall) -> dict[str, Any]:

@@ -9,6 +9,8 @@ from agent.models.model import CHARS_PER_TOKEN, file_tokens
 
 # Of one request: more than any model takes.
 _LIMIT_TOKENS = 10**9
+# Where a request has a file, of either wire.
+_FILE_FIELDS = ("url", "image_url", "file_data")
 
 
 def usage_of(reported: Any, body: Mapping[str, Any], written_chars: int) -> Usage:
@@ -18,8 +20,8 @@ def usage_of(reported: Any, body: Mapping[str, Any], written_chars: int) -> Usag
     reasoning. Tokens of a total that is more than both are reasoning that the endpoint leaves out of the output.
     """
     reported = reported if isinstance(reported, dict) else {}
-    parts = [one for part in ("messages", "input", "tools") for one in body.get(part, [])]
-    sent_chars = sum(map(_chars, parts)) + len(body.get("instructions", ""))
+    parts = (body[part] for part in ("messages", "input", "instructions", "tools") if part in body)
+    sent_chars = sum(map(_chars, parts))
     input_tokens, output_tokens = _number(reported, "prompt_tokens"), _number(reported, "completion_tokens")
     reasoning = _number(reported, "completion_tokens_details", "reasoning_tokens") or 0
     if input_tokens and output_tokens:
@@ -38,20 +40,25 @@ def usage_of(reported: Any, body: Mapping[str, Any], written_chars: int) -> Usag
     )
 
 
-def _chars(sent: Mapping[str, Any]) -> int:
-    """Return the characters of a message or a tool as JSON; a file counts as many as its tokens are worth."""
-    content = sent.get("content")
-    if not isinstance(content, list):
-        return len(json.dumps(sent, ensure_ascii=False))
-    files = [_uri_of(part) for part in content if part["type"] != "text"]
-    texts = {**sent, "content": [part for part in content if part["type"] == "text"]}
-    tokens = sum(file_tokens(uri[len("data:") :], len(uri) * 3 // 4) for uri in files)
-    return len(json.dumps(texts, ensure_ascii=False)) + tokens * CHARS_PER_TOKEN
+def _chars(sent: Any) -> int:
+    """Return the characters of a part of a request as JSON; a file counts as many as its tokens are worth."""
+    tokens: list[int] = []
+    text = json.dumps(_without_files(sent, tokens), ensure_ascii=False)
+    return len(text) + sum(tokens) * CHARS_PER_TOKEN
 
 
-def _uri_of(part: Mapping[str, Any]) -> str:
-    uri: str = part["image_url"]["url"] if part["type"] == "image_url" else part["file"]["file_data"]
-    return uri
+def _without_files(sent: Any, tokens: list[int]) -> Any:
+    if isinstance(sent, list):
+        return [_without_files(one, tokens) for one in sent]
+    if not isinstance(sent, dict):
+        return sent
+    kept = {}
+    for name, value in sent.items():
+        is_file = name in _FILE_FIELDS and isinstance(value, str) and value.startswith("data:")
+        if is_file:
+            tokens.append(file_tokens(value[len("data:") :], len(value) * 3 // 4))
+        kept[name] = "" if is_file else _without_files(value, tokens)
+    return kept
 
 
 def _cached_tokens(reported: dict[str, Any]) -> int:

@@ -19,6 +19,7 @@ from agent.models.endpoint_errors import UnusableAnswer
 from agent.models.model import Arrived
 from agent.models.provider_data import kept, kept_for
 from agent.models.settings import RequestSettings
+from agent.models.shown_message import ShownFile, ShownMessage, shown_messages
 from agent.tools.intake import ArgumentReader
 
 _USUAL = RequestSettings()
@@ -44,8 +45,8 @@ def request_body(
     """Return the request; see chat_request.request_body."""
     items = [
         item
-        for position, message in enumerate(request.messages)
-        for item in _items(message, position, kept_for(message, provider))
+        for position, shown in enumerate(shown_messages(request.messages, request.contents))
+        for item in _items(shown, position, kept_for(shown.message, provider))
     ]
     body: dict[str, Any] = {"model": model, "input": items, "store": False, **_asked(request, settings)}
     if request.system_prompt:
@@ -87,13 +88,14 @@ def _asked(request: InferenceRequest, settings: RequestSettings) -> dict[str, An
     return {name: value for name, value in asked.items() if value is not None}
 
 
-def _items(message: Message, position: int, back: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def _items(shown: ShownMessage, position: int, back: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield the items of a message; those of an answer in the order in which its endpoint sent them."""
+    message = shown.message
     if message.role == "tool":
         yield {"type": "function_call_output", "call_id": message.tool_call_id, "output": message.content}
         return
     if message.role != "assistant":
-        yield {"role": message.role, "content": message.content}
+        yield {"role": message.role, "content": [*map(_part, shown.parts)] or message.content}
         return
     said = _Sent(message, position)
     kept_items = back.get("items", ())
@@ -104,6 +106,14 @@ def _items(message: Message, position: int, back: Mapping[str, Any]) -> Iterator
         for item in kept_items:
             yield from said.item(item)
     yield from said.rest()
+
+
+def _part(part: str | ShownFile) -> dict[str, Any]:
+    if isinstance(part, str):
+        return {"type": "input_text", "text": part}
+    if part.is_image:
+        return {"type": "input_image", "image_url": part.data_uri(), "detail": "auto"}
+    return {"type": "input_file", "filename": part.name, "file_data": part.data_uri()}
 
 
 class _Sent:

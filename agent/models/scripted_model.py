@@ -168,7 +168,7 @@ def _received(messages: Sequence[Mapping[str, Any]]) -> list[str]:
 def _text(content: object) -> str:
     """Return the text of a message, without the images and files among its parts."""
     if isinstance(content, list):
-        return "\n".join(part["text"] for part in content if part["type"] == "text")
+        return "\n".join(part["text"] for part in content if part["type"] in ("text", "input_text"))
     return str(content or "")
 
 

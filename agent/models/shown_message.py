@@ -4,7 +4,7 @@ The bytes of a file come with the request (InferenceRequest.contents). A file wi
 """
 
 import base64
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from agent.messages import Attachment, Message
@@ -32,21 +32,41 @@ class ShownFile:
 
 @dataclass(frozen=True)
 class ShownMessage:
-    """The text of a message, with a line for each file that is not shown, and the files that are."""
+    """A message whose text has a line for each file that is not shown; with files, its texts and files are `parts`."""
 
-    text: str
-    files: tuple[ShownFile, ...] = ()
+    message: Message
+    parts: Sequence[str | ShownFile] = ()
 
 
-def shown_message(message: Message, contents: Mapping[str, bytes]) -> ShownMessage:
-    """Return a message with the bytes of its attachments, which `contents` has by their SHA-256."""
-    if not message.attachments:
-        return ShownMessage(message.content)
-    there = [one for one in message.attachments if one.sha256 in contents]
-    missing = {one: "" for one in message.attachments if one.sha256 not in contents}
-    return ShownMessage(
-        left_out(message, missing).content, tuple(ShownFile(one, contents[one.sha256]) for one in there)
-    )
+def shown_messages(messages: Iterable[Message], contents: Mapping[str, bytes]) -> Iterator[ShownMessage]:
+    """Yield messages with the bytes of their attachments, which `contents` has by their SHA-256.
+
+    What tools show follows all results of the step as one message of the user: few endpoints take more than text as a
+    result, and none takes another role between calls and their results.
+    """
+    called: dict[str, str] = {}
+    by_tools: list[str | ShownFile] = []
+    for message in messages:
+        if message.role != "tool" and by_tools:
+            yield _from_tools(by_tools)
+            by_tools = []
+        called = {call.id: call.name for call in message.tool_calls} or called
+        missing = {one: "" for one in message.attachments if one.sha256 not in contents}
+        said = left_out(message, missing)
+        files = [ShownFile(one, contents[one.sha256]) for one in said.attachments]
+        if message.role == "tool":
+            tool = called.get(message.tool_call_id or "", "a tool")
+            for file in files:
+                by_tools += [f"[{tool}: {described(file.attachment)}]", file]
+            yield ShownMessage(said)
+        else:
+            yield ShownMessage(said, [*filter(None, [said.content]), *files] if files else ())
+    if by_tools:
+        yield _from_tools(by_tools)
+
+
+def _from_tools(parts: Sequence[str | ShownFile]) -> ShownMessage:
+    return ShownMessage(Message(role="user", content="\n".join(one for one in parts if isinstance(one, str))), parts)
 
 
 def described(attachment: Attachment) -> str:

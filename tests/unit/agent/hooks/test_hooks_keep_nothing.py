@@ -7,6 +7,7 @@ import asyncio
 from pydantic import BaseModel, JsonValue
 
 from agent.agent import Agent
+from agent.capabilities.attachments import attachments
 from agent.capabilities.bash import bash
 from agent.capabilities.filesystem import filesystem
 from agent.capabilities.flow import flow
@@ -83,6 +84,7 @@ async def test_hooks_used_by_many_runs_at_once_have_no_attribute_that_changed() 
             filesystem(files),
             bash(FakeShell(FakeExec("exited", 0)), command_policy=lambda _: None),
             *(todos(), metadata(), memory(files, ("AGENTS.md",)), skills(files, ("skills",)), tracing(ListRecorder())),
+            attachments(files),
             structured_output(Answer),
             self_critique(model),
             summarization(model, files, context_window_tokens=100),

@@ -9,11 +9,12 @@ from typing import Any
 
 from agent.hooks.hook import InferenceRequest
 from agent.messages import Attachment, Message, ToolCall
+from agent.models import responses
 from agent.models.chat_request import request_body
 from agent.models.model import message_tokens
 from agent.models.reported_usage import usage_of
 from agent.models.settings import RequestSettings
-from agent.models.shown_message import shown_message
+from agent.models.shown_message import ShownFile, shown_messages
 from tests.made_images import PDF, png
 
 
@@ -25,11 +26,11 @@ def _attached(path: str, data: bytes) -> Attachment:
 
 IMAGE, DOCUMENT = _attached("/workspace/a.png", png()), _attached("/workspace/b.pdf", PDF)
 CONTENTS = {IMAGE.sha256: png(), DOCUMENT.sha256: PDF}
-IMAGE_PART = {
+IMAGE_PART: dict[str, Any] = {
     "type": "image_url",
     "image_url": {"url": f"data:image/png;base64,{base64.b64encode(png()).decode()}"},
 }
-DOCUMENT_PART = {
+DOCUMENT_PART: dict[str, Any] = {
     "type": "file",
     "file": {"filename": "b.pdf", "file_data": f"data:application/pdf;base64,{base64.b64encode(PDF).decode()}"},
 }
@@ -116,11 +117,40 @@ def test_a_prompt_cache_is_marked_at_texts_and_never_at_files() -> None:
     ]
 
 
-def test_the_parts_of_a_message_are_neutral_to_the_wire() -> None:
-    shown = shown_message(Message(role="user", content="look", attachments=(IMAGE, DOCUMENT)), {IMAGE.sha256: png()})
-    assert shown.text == "look\n[not shown: the PDF /workspace/b.pdf]"
-    (file,) = shown.files
-    assert (file.data, file.is_image, file.name) == (png(), True, "a.png")
+def test_the_parts_of_messages_are_neutral_to_the_wire() -> None:
+    asked = Message(role="user", content="look", attachments=(IMAGE, DOCUMENT))
+    (shown,) = shown_messages([asked], {IMAGE.sha256: png()})
+    text = "look\n[not shown: the PDF /workspace/b.pdf]"
+    assert (shown.message.content, shown.parts) == (text, [text, ShownFile(IMAGE, png())])
+    (plain,) = shown_messages([asked], {})
+    assert plain.parts == ()
+
+
+def test_the_responses_api_has_the_same_messages_with_parts_of_its_own() -> None:
+    messages = (
+        Message(role="user", content="look", attachments=(IMAGE,)),
+        Message(role="assistant", tool_calls=(_call("1", "view_file"),)),
+        Message(role="tool", content="a PDF", tool_call_id="1", attachments=(DOCUMENT,)),
+        Message(role="assistant", content="seen"),
+    )
+    body = responses.request_body("m", InferenceRequest("", messages, (), contents=CONTENTS))
+    user, called, answered, by_tool, _ = body["input"]
+    image = IMAGE_PART["image_url"]["url"]
+    assert user["content"] == [
+        {"type": "input_text", "text": "look"},
+        {"type": "input_image", "image_url": image, "detail": "auto"},
+    ]
+    assert (called["type"], answered["output"]) == ("function_call", "a PDF")
+    assert by_tool == {
+        "role": "user",
+        "content": [
+            {"type": "input_text", "text": "[view_file: the PDF /workspace/b.pdf]"},
+            {"type": "input_file", "filename": "b.pdf", "file_data": DOCUMENT_PART["file"]["file_data"]},
+        ],
+    }
+    shorter = responses.request_body("m", InferenceRequest("", messages[:3], (), contents=CONTENTS))
+    assert json.dumps(shorter["input"]) == json.dumps(body["input"][:4])
+    assert 2_000 < usage_of(None, body, 0).input_tokens < 2_200
 
 
 def test_a_file_is_estimated_by_its_kind_and_not_by_its_bytes() -> None:
