@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all check bench soak fuzz gateway-image proto reference lock clean
+.PHONY: help setup demo eval test test-all check bench soak fuzz gateway-image proto reference lock clean
 
 # Lines that start with "changed:" name what a command changes on this machine. If demo, test or bench had to start an
 # engine, they stop it at their end, also on failure and Ctrl-C. An engine that was already running stays as it was.
@@ -12,6 +12,10 @@ setup: ## Create .venv, find or start a Docker engine, build the sandbox images
 
 demo: ## Show an agent fix a small project under a policy; sets up everything it needs
 	@deploy/setup -- .venv/bin/python -m examples.demo
+
+eval: ## Evaluate the default agent: MODEL=gpt-5-mini or MODEL=model.yaml, EVAL="--at-once 1 fix-test" for less
+	@[ -n "$(MODEL)" ] || { echo "name a model: make eval MODEL=gpt-5-mini, or a YAML file with its settings" >&2; exit 2; }
+	@deploy/setup -- .venv/bin/python -m examples.evaluation "$(MODEL)" $(EVAL)
 
 test: ## Run every check, and the tests that each change must pass, with real containers
 	@deploy/test-tools

@@ -41,6 +41,7 @@ ADAPTER = "tests/conformance/test_inspect_self_check.py"
 INTEGRATION = "tests/integration/"
 # The integration tests that every change must pass.
 CORE = (
+    "examples/test_evaluation.py",
     "gateway/test_approvals.py",
     "gateway/test_files.py",
     "gateway/test_forward.py",

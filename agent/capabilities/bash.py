@@ -49,6 +49,11 @@ class _Command(ToolArguments):
         return command
 
 
+_DESCRIPTION = (
+    "Run a command line with /bin/sh in /workspace; gives its output and how it ended. Each call is a new shell: files "
+    "stay, cd and variables do not. Programs get no input. Start what must go on running, such as a server, with & and "
+    "its output in a file: it outlives the call."
+)
 Network = Literal["none", "proxy"]
 """Whether commands reach nothing, or the hosts that the policy allows, by the proxy that variables name."""
 _NETWORKS: Mapping[Network, str] = {
@@ -98,7 +103,7 @@ def bash(
         )
         return _result(done, asked.timeout_s)
 
-    description = "Run a command line with /bin/sh in /workspace; gives its output and how it ended."
+    description = _DESCRIPTION
     if network is not None:
         description += f" {_NETWORKS[network]}"
     hooks = (CommandPolicyHook(command_policy),) if command_policy is not None else ()

@@ -28,11 +28,17 @@ PAGE_BYTES = 65_536
 _TRACKED_PREFIX = "files."
 
 _LS = "List a directory as a JSON array of {name, type, size}."
-_READ = "Read a text file, 2000 lines at a time."
-_WRITE = "Replace a file's content, or make the file and its parent directories."
-_EDIT = "Replace the first exact match of old_text in a file by new_text."
+_READ = (
+    "Read a text file from line `offset` on, without line numbers. If there is more, a note names the call that reads "
+    "on. In a large file, find the place with grep first."
+)
+_WRITE = "Write a whole file: replaces its content, or makes it and its parent directories. edit_file changes a part."
+_EDIT = (
+    "Replace old_text in a file by new_text: the first match, or every one with replace_all. The file must contain "
+    "old_text exactly; to mean one place of several, include the line before it."
+)
 _GLOB = "Find paths by pattern, one absolute path a line."
-_GREP = "Search text files by regular expression; lines are path:line:text."
+_GREP = "Search text files, or one file, by regular expression; lines are path:line:text."
 
 
 def _path(value: object) -> str:
@@ -108,6 +114,7 @@ class _Glob(_Directory):
 
 
 class _Grep(_Directory):
+    path: _Path = Field(WORKSPACE, description="a directory or a file; absolute, or relative to /workspace")
     pattern: str = Field(min_length=1, description="Python regular expression, matched line by line")
     include: str = Field("", description="only files whose name matches this glob, as in *.py")
     offset: _Count = Field(0, description="matches to skip")

@@ -20,10 +20,11 @@ from rich.rule import Rule
 from rich.text import Text
 
 from agent.models.scripted_model_server import ScriptedModelServer
-from examples.demo.demo_gateway import DemoError, DemoGateway, demo_gateway
+from examples.demo.demo_gateway import demo_gateway
 from examples.demo.run_summary import RunSummary
 from examples.demo.script import INVESTIGATOR, INVESTIGATOR_TURNS, TEST_COMMAND, task, turns
 from examples.demo.workspace_diff import diff, is_source, project_files
+from examples.own_gateway import GatewayFailed, OwnGateway
 from examples.package_index import PackageIndex, tally_wheel
 from gateway.cli.printable import one_line, stop_line
 from gateway.cli.run_view import NestedRunView
@@ -36,6 +37,10 @@ WORKSPACE = "/workspace"
 INDEX_HOST = "127.0.0.2"
 MEMORY_LINE = "shows when it is beside the bank's"
 _INTERRUPTED = 130
+
+
+class DemoError(Exception):
+    """The demo cannot continue. The text says why."""
 
 
 async def main(console: Console) -> list[str]:
@@ -62,7 +67,7 @@ async def main(console: Console) -> list[str]:
 
 
 @contextlib.asynccontextmanager
-async def approving(gateway: DemoGateway, console: Console) -> AsyncIterator[None]:
+async def approving(gateway: OwnGateway, console: Console) -> AsyncIterator[None]:
     """Let each connection through that the policy asks about, for the rest of its run."""
 
     async def approve() -> None:
@@ -151,7 +156,7 @@ if __name__ == "__main__":
     except (KeyboardInterrupt, asyncio.CancelledError):
         terminal.print("interrupted; the gateway is stopped and its sandbox is gone", style="yellow")
         sys.exit(_INTERRUPTED)
-    except (DemoError, AirlockError) as error:
+    except (DemoError, GatewayFailed, AirlockError) as error:
         wrong = [str(error)]
     for problem in wrong:
         terminal.print(f"✗ {problem}", style="red")
