@@ -114,7 +114,7 @@ class _Glob(_Directory):
 
 
 class _Grep(_Directory):
-    path: _Path = Field(WORKSPACE, description="a directory or a file; absolute, or relative to /workspace")
+    path: FilePath = Field(WORKSPACE, description="a directory or a file; absolute, or relative to /workspace")
     pattern: str = Field(min_length=1, description="Python regular expression, matched line by line")
     include: str = Field("", description="only files whose name matches this glob, as in *.py")
     offset: _Count = Field(0, description="matches to skip")

@@ -135,11 +135,12 @@ def _priced(agent: AgentSettings, usual_model: ModelSettings, document: PolicyDo
         named = f"capabilities.subagents.definitions.{name}.model"
         models[named] = (definition.model or own, limited or definition.cost_usd is not None)
     for field, (model, is_limited) in models.items():
-        if is_limited and not model.priced:
-            raise Misconfigured(
-                f"{field}: money is limited, by the policy or a subagent's settings, and what the model "
-                f"{model.resolved_name()!r} costs is not known: set input_usd_per_mtok and output_usd_per_mtok"
-            )
+        for one in model.in_order(field):
+            if is_limited and not one.priced:
+                raise Misconfigured(
+                    f"{field}: money is limited, by the policy or a subagent's settings, and what the model "
+                    f"{one.resolved_name()!r} costs is not known: set input_usd_per_mtok and output_usd_per_mtok"
+                )
 
 
 def _files(document: PolicyDocument, sandbox: Workspace) -> Capability:

@@ -15,7 +15,7 @@ from gateway.cli.database import local_database, opened_policies
 from gateway.cli.model import checked, configured
 from gateway.cli.policy_checks import SUBAGENTS_FIX, subagents_problem
 from gateway.config.config import Config
-from gateway.config.model_settings import ModelSettings
+from gateway.config.model_settings import OneModelSettings
 from gateway.errors import Misconfigured
 from gateway.sandboxes.channel_claim import channel_use, check_channels
 from gateway.serving.directory_locks import INSTANCE, refuse_copy
@@ -90,7 +90,7 @@ async def model_findings(config: Config) -> list[Finding]:
     return [await _model_finding(model) for model in models]
 
 
-async def _model_finding(model: ModelSettings) -> Finding:
+async def _model_finding(model: OneModelSettings) -> Finding:
     report = await checked(model, short=True)
     what, fix = f"model {model.resolved_name()}", f"run `airlock model check {model.resolved_name()}`"
     if report.problem:

@@ -14,7 +14,7 @@ from gateway.cli.command import CONFIG, Cli, Commands
 from gateway.cli.printable import Rows, one_line
 from gateway.cli.terminal import SlowWork, fail, out
 from gateway.config.config import Config
-from gateway.config.model_settings import ModelSettings
+from gateway.config.model_settings import OneModelSettings
 from gateway.errors import Misconfigured
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ _STYLES = {"yes": "green", "no": "yellow", "unknown": "dim"}
 _SILENCE_S = 60.0
 
 
-def configured(config: Config) -> Iterator[ModelSettings]:
+def configured(config: Config) -> Iterator[OneModelSettings]:
     """Yield each model of a configuration once. Raises Misconfigured for one without a key."""
     seen = set()
     for tenant in config.tenants:
@@ -42,7 +42,7 @@ def configured(config: Config) -> Iterator[ModelSettings]:
                     yield model
 
 
-async def checked(model: ModelSettings, *, short: bool = False) -> ModelReport:
+async def checked(model: OneModelSettings, *, short: bool = False) -> ModelReport:
     """Ask a model's endpoint what it can do. Raises Misconfigured for a model without a key."""
     from agent.models.model_check import ModelCheck
     from agent.models.openai_model import OpenAIModel
@@ -90,18 +90,18 @@ async def check(
     cli.show(documents, bad_news=any(document["problem"] for document in documents))
 
 
-def _named(name: str, config: Path, base_url: str, api_key_env: str) -> list[ModelSettings]:
+def _named(name: str, config: Path, base_url: str, api_key_env: str) -> list[OneModelSettings]:
     if base_url:
         if not name:
             fail("--base-url needs the NAME of a model there")
-        return [ModelSettings(name=name, base_url=base_url, api_key_env=api_key_env or None)]
+        return [OneModelSettings(name=name, base_url=base_url, api_key_env=api_key_env or None)]
     models = [model for model in configured(Config.load(config)) if name in ("", model.resolved_name())]
     if not models:
         raise Misconfigured(f"{config} has no model {name!r}: name one that it has, or give --base-url")
     return models
 
 
-def _show(shown: str, model: ModelSettings, report: ModelReport) -> None:
+def _show(shown: str, model: OneModelSettings, report: ModelReport) -> None:
     out.print(Text(one_line(shown), style="bold"))
     if report.problem:
         out.print(Text(f"  it does not answer: {report.problem}", style="red"))

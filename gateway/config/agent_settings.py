@@ -22,7 +22,7 @@ from agent.capabilities.structured_output import structured_output
 from agent.errors import InvalidPath
 from agent.tools.paths import resolve
 from gateway.config.command_policy import CommandRules
-from gateway.config.model_settings import MODEL_EXAMPLE, ModelSettings
+from gateway.config.model_settings import MODEL_EXAMPLE, ModelSettings, OneModelSettings
 from gateway.config.section import Name, Section
 
 
@@ -236,10 +236,11 @@ class AgentSettings(Section):
             capabilities = capabilities.model_copy(update={"subagents": subagents})
         return self.model_copy(update={"model": own, "capabilities": capabilities})
 
-    def models(self, tenants: ModelSettings, name: str = "default") -> Iterator[ModelSettings]:
-        """Yield the settings of each model that the agent `name` uses, its own first; `tenants` is its tenant's model.
+    def models(self, tenants: ModelSettings, name: str = "default") -> Iterator[OneModelSettings]:
+        """Yield the settings of each model that the agent `name` uses, its own first, each before its fallbacks.
 
-        Raises Misconfigured, naming the model, if the environment lacks its API key, or a file cannot be used.
+        `tenants` is its tenant's model. Raises Misconfigured, naming the model, if the environment lacks its API key,
+        or a file cannot be used.
         """
         used = {f"the model of agent {name}": self.model or tenants}
         subagents = self.capabilities.subagents
@@ -247,6 +248,7 @@ class AgentSettings(Section):
             if definition.model is not None:
                 used[f"the model of subagent {subagent} of agent {name}"] = definition.model
         for whose, model in used.items():
-            model.resolved_api_key(whose)
-            model.connection(whose)
-            yield model
+            for one in model.in_order(whose):
+                one.resolved_api_key(whose)
+                one.connection(whose)
+                yield one

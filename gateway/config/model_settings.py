@@ -26,7 +26,7 @@ _CONNECTION = frozenset(Connection.__dataclass_fields__)
 _OF_ONE_MODEL = (
     _PRICES
     | _REQUEST - {"api", "max_output_tokens", "response_format", "prompt_cache", "send_reasoning"}
-    | {"context_window_tokens"}
+    | {"context_window_tokens", "fallbacks"}
 )
 _OF_ONE_ENDPOINT = (
     _OF_ONE_MODEL
@@ -67,7 +67,7 @@ _Fields = dict[
 ]
 
 
-class ModelSettings(Section):
+class OneModelSettings(Section):
     """A model behind an OpenAI-compatible endpoint.
 
     Unset fields come from the next level out (`within`): subagent, agent, tenant, gateway, then OPENAI_BASE_URL and
@@ -148,7 +148,7 @@ class ModelSettings(Section):
             raise ValueError("client_key_file: set client_cert_file, too")
         return self
 
-    def within(self, outer: ModelSettings, field: str = "model") -> ModelSettings:
+    def within(self, outer: OneModelSettings, field: str = "model") -> Self:
         """Return these settings with unset fields taken from `outer`; null counts as set.
 
         What belongs to one model, such as prices, temperature and the context window, is not inherited by another; what
@@ -156,7 +156,7 @@ class ModelSettings(Section):
         was configured for: settings with another base_url need their own api_key_env. Another api_key_env alone is
         another key for the same endpoint. Misconfigured names `field`, the place of these settings.
         """
-        unset = type(self).model_fields.keys() - self.model_fields_set
+        unset = type(self).model_fields.keys() & type(outer).model_fields.keys() - self.model_fields_set
         if len(unset & _PRICES) < len(_PRICES):
             unset -= _PRICES
         whole = self.model_copy(update={name: getattr(outer, name) for name in unset - _OF_ONE_ENDPOINT})
@@ -220,6 +220,22 @@ class ModelSettings(Section):
 
     def _values(self, names: frozenset[str]) -> dict[str, Any]:
         return {name: getattr(self, name) for name in names}
+
+
+class ModelSettings(OneModelSettings):
+    """A model, and those that are asked in its place."""
+
+    fallbacks: tuple[OneModelSettings, ...] = Field(
+        default=(),
+        max_length=8,
+        examples=["`fallbacks: [{name: gpt-5-nano}]`"],
+        description="the models to ask in turn while this one is unavailable or overloaded",
+    )
+
+    def in_order(self, field: str = "model") -> tuple[OneModelSettings, ...]:
+        """Return this model and its fallbacks, which inherit from it. Misconfigured names the place of a fallback."""
+        named = enumerate(self.fallbacks)
+        return (self, *(fallback.within(self, f"{field}.fallbacks.{index}") for index, fallback in named))
 
 
 def _with_variables(fields: Mapping[str, str], whose: str) -> dict[str, str]:

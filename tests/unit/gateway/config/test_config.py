@@ -206,6 +206,7 @@ HOUSE = {
     "ca_file": "/etc/house.pem",
     "client_cert_file": "/etc/client.pem",
     "client_key_file": "/etc/key.pem",
+    "fallbacks": (),
 }
 PRICES = ("input_usd_per_mtok", "output_usd_per_mtok", "cached_input_usd_per_mtok", "reasoning_usd_per_mtok")
 _UNSET = ModelSettings().model_dump()
@@ -252,6 +253,22 @@ def test_what_a_model_leaves_unset_comes_from_the_level_around_it(
 def test_a_key_is_not_sent_to_an_endpoint_that_it_was_not_named_for(endpoint: str | None) -> None:
     with pytest.raises(Misconfigured, match=r"^where\.base_url: set api_key_env beside it.*; HOUSE_KEY belongs "):
         ModelSettings(base_url=endpoint).within(ModelSettings.model_validate(HOUSE), "where")
+
+
+def test_fallbacks_inherit_from_the_model_before_them_and_belong_to_it() -> None:
+    spare = {"name": "spare", "temperature": 0.1}
+    away = {"base_url": "http://b/v1", "api_key_env": None}
+    model = ModelSettings.model_validate({**HOUSE, "fallbacks": [spare, away]})
+    first, second, third = model.in_order()
+    assert first is model
+    assert (second.resolved_name(), second.resolved_base_url(), second.temperature) == ("spare", "http://house/v1", 0.1)
+    assert (second.headers, second.seed, second.timeout_s) == ({"x-title": "house"}, None, 90.0)
+    assert (third.resolved_name(), third.resolved_api_key(), third.headers) == ("house", "", {})
+    assert ModelSettings(name="small").within(model).fallbacks == ()
+    assert ModelSettings(timeout_s=3).within(model).fallbacks == model.fallbacks
+    keyless = ModelSettings.model_validate({**HOUSE, "fallbacks": [{"base_url": "http://b/v1"}]})
+    with pytest.raises(Misconfigured, match=r"^where\.fallbacks\.0\.base_url: set api_key_env"):
+        keyless.in_order("where")
 
 
 def test_an_endpoint_without_keys_needs_no_variable() -> None:

@@ -1,0 +1,116 @@
+"""Several models in order, in a run: who is asked, what is charged, and what the events say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from agent.agent import Agent
+from agent.capabilities.flow import flow
+from agent.errors import ModelError, ModelRefused, ModelUnavailable
+from agent.hooks.hook import InferenceRequest
+from agent.messages import Message, Usage
+from agent.models.fallback_model import FallbackModel
+from agent.models.model import MeteredModel, OnDelta, no_deltas
+from agent.state import AgentState, ModelResponse
+from tests.unit.agent.fakes import Events
+
+REQUEST = InferenceRequest("", (Message(role="user", content="hi"),), ())
+SPENT = Usage(input_tokens=5, output_tokens=2)
+
+
+class Named:
+    """A model that fails as often as its list of errors says, and answers then."""
+
+    def __init__(self, name: str, *errors: ModelError, says_first: str = "") -> None:
+        self.name = name
+        self.asked = 0
+        self._errors = list(errors)
+        self._says_first = says_first
+
+    async def infer(self, request: InferenceRequest, on_delta: OnDelta) -> ModelResponse:
+        self.asked += 1
+        if self._errors:
+            if self._says_first:
+                on_delta(self._says_first)
+            raise self._errors.pop(0)
+        message = Message(role="assistant", content=f"{self.name} says hi")
+        return ModelResponse(message=message, finish_reason="stop", usage=Usage(input_tokens=3), model=self.name)
+
+
+def away(usage: Usage | None = None, retry_after_s: float | None = None) -> ModelUnavailable:
+    error = ModelUnavailable("away", retry_after_s=retry_after_s)
+    if usage is not None:
+        error.usage = usage
+    return error
+
+
+def clock() -> tuple[list[float], Callable[[], float]]:
+    now = [100.0]
+    return now, lambda: now[0]
+
+
+async def test_the_next_model_answers_and_rests_are_kept() -> None:
+    now, at = clock()
+    first, second = Named("first", away(), away(retry_after_s=100)), Named("second")
+    model = FallbackModel([first, second], clock=at)
+    assert model.name == "first"
+    answers = []
+    for elapsed_s in (0, 10, 25, 60, 60):
+        now[0] += elapsed_s
+        answers.append((await model.infer(REQUEST, no_deltas)).model)
+    # It rests 30 s after the first failure, and 100 s after the second one, as it asks for.
+    assert answers == ["second", "second", "second", "second", "first"]
+    assert (first.asked, second.asked) == (3, 4)
+
+
+async def test_if_all_rest_all_are_asked_and_the_last_error_is_raised() -> None:
+    model = FallbackModel([Named("a", *[away()] * 9), Named("b", *[away(), away(), ModelUnavailable("b is away")])])
+    for _ in range(2):
+        with pytest.raises(ModelUnavailable, match="^away$"):
+            await model.infer(REQUEST, no_deltas)
+    with pytest.raises(ModelUnavailable, match="b is away"):
+        await model.infer(REQUEST, no_deltas)
+    assert (await model.infer(REQUEST, no_deltas)).model == "b"
+
+
+async def test_a_refusal_asks_no_other_model() -> None:
+    second = Named("second")
+    with pytest.raises(ModelRefused):
+        await FallbackModel([Named("first", ModelRefused("no")), second]).infer(REQUEST, no_deltas)
+    assert second.asked == 0
+
+
+async def test_what_a_failed_attempt_cost_is_counted_whoever_answers() -> None:
+    metered = MeteredModel(FallbackModel([Named("first", away(SPENT)), Named("second")]))
+    await metered.infer(REQUEST, no_deltas)
+    assert metered.usage == SPENT + Usage(input_tokens=3)
+
+
+async def test_a_run_says_that_a_charged_answer_broke_off_and_who_goes_on() -> None:
+    events = Events()
+    models = FallbackModel([Named("first", away(SPENT), says_first="I was"), Named("second")])
+    final = await Agent(model=models, capabilities=[flow(retries=0)]).run(AgentState.start("hi"), events)
+    assert final.answer == "second says hi"
+    assert final.usage == SPENT + Usage(input_tokens=3)
+    told = [event for event in events if event.type.startswith("model_")]
+    assert [event.type for event in told] == ["model_delta", "model_failed", "model_finished"]
+    failed, finished = told[1].payload, told[2].payload
+    assert (failed["model"], failed["error"], failed["next"]) == ("first", "away", "second")
+    assert failed["usage"] == SPENT.model_dump()
+    assert finished["model"] == "second"
+
+
+async def test_the_last_models_failure_has_no_next() -> None:
+    events = Events()
+    models = FallbackModel([Named("first", away()), Named("second", away())])
+    final = await Agent(model=models, capabilities=[flow(retries=0)]).run(AgentState.start("hi"), events)
+    assert final.stop is not None
+    failed = [(event.payload["model"], event.payload["next"]) for event in events if event.type == "model_failed"]
+    assert failed == [("first", "second"), ("second", "")]
+
+
+def test_an_order_without_models_is_refused() -> None:
+    with pytest.raises(ValueError, match="at least one model"):
+        FallbackModel([])
