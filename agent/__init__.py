@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from agent.hooks.hook import Hook, Matcher, tool_glob, tool_name
     from agent.loop import Host
     from agent.messages import Message, ToolCall, ToolResult
+    from agent.models.fallback_model import FallbackModel
     from agent.models.model import Model
     from agent.models.openai_model import OpenAIModel
     from agent.models.prices import Prices
@@ -23,10 +24,10 @@ if TYPE_CHECKING:
     from agent.tools.tool import Capability, Tool, ToolContext, tool
 
 # Literal, for type checkers; a test compares it with the table.
-__all__ = ["Agent", "AgentError", "AgentState", "Call", "Capability", "Connection", "Event", "Fault", "Hook", "Host"]
-__all__ += ["Matcher", "Message", "Model", "ModelError", "OpenAIModel", "Prices", "RequestSettings", "ScriptedModel"]
-__all__ += ["Slot", "Tool", "ToolCall", "ToolContext", "ToolExecution", "ToolResult", "Turn", "stream", "tool"]
-__all__ += ["tool_glob", "tool_name"]
+__all__ = ["Agent", "AgentError", "AgentState", "Call", "Capability", "Connection", "Event", "FallbackModel", "Fault"]
+__all__ += ["Hook", "Host", "Matcher", "Message", "Model", "ModelError", "OpenAIModel", "Prices", "RequestSettings"]
+__all__ += ["ScriptedModel", "Slot", "Tool", "ToolCall", "ToolContext", "ToolExecution", "ToolResult", "Turn"]
+__all__ += ["stream", "tool", "tool_glob", "tool_name"]
 
 _MODULES = {
     "agent": ("Agent", "stream"),
@@ -35,6 +36,7 @@ _MODULES = {
     "hooks.hook": ("Hook", "Matcher", "tool_glob", "tool_name"),
     "loop": ("Host",),
     "messages": ("Message", "ToolCall", "ToolResult"),
+    "models.fallback_model": ("FallbackModel",),
     "models.model": ("Model",),
     "models.openai_model": ("OpenAIModel",),
     "models.prices": ("Prices",),

@@ -13,11 +13,13 @@ class AgentError(Exception):
 class ModelError(AgentError):
     """No usable answer from the model. `retryable`: another attempt may succeed.
 
-    `usage` is that of a partial answer, None if nothing was received.
+    `usage` is that of a partial answer, None if nothing was received. `model` names the model that failed where several
+    are asked in turn.
     """
 
     retryable = False
     usage: Usage | None = None
+    model: str = ""
 
 
 class ModelUnavailable(ModelError):

@@ -168,12 +168,16 @@ class ModelFinished(RunEvent):
 
 
 class ModelFailed(RunEvent):
-    """An attempt to ask the model failed; `usage` is what it cost nevertheless."""
+    """An attempt to ask `model` failed; `usage` is what it cost nevertheless.
+
+    `next_model` is asked at once in its place; it is empty if no other model is left.
+    """
 
     step: int
     error: str
     model: str = ""
     usage: Usage = field(default_factory=Usage)
+    next_model: str = ""
 
 
 class ModelRetrying(RunEvent):

@@ -76,8 +76,17 @@ class Retry:
     wait_s: float
 
 
-def _unheard(retry: Retry) -> None:
-    """Tell no one."""
+@dataclass(frozen=True)
+class Failover:
+    """An attempt that failed, and the model that is asked next in the same attempt of the step."""
+
+    model: str
+    error: Exception
+    next_model: str
+
+
+def _unheard(report: object) -> None:
+    """Report to no one."""
 
 
 @dataclass(frozen=True)
@@ -85,8 +94,9 @@ class InferenceRequest:
     """What the model is asked; a new field breaks no ring.
 
     `output_schema` is the JSON Schema that the final answer must fit, `thread` the thread's id, for prompt caches.
-    `agent` is the name of the agent that asks. A ring that asks again says so with `retrying` before it waits.
-    `contents` are the bytes of the attachments that the model is shown, by their SHA-256.
+    `agent` is the name of the agent that asks. `contents` are the bytes of the attachments that the model is shown, by
+    their SHA-256. A ring that asks again says so with `retrying` before it waits, a model that asks another one with
+    `failing_over`.
     """
 
     system_prompt: str
@@ -95,6 +105,7 @@ class InferenceRequest:
     output_schema: Mapping[str, JsonValue] | None = None
     thread: str = ""
     retrying: Callable[[Retry], None] = field(default=_unheard, compare=False, repr=False)
+    failing_over: Callable[[Failover], None] = field(default=_unheard, compare=False, repr=False)
     contents: Mapping[str, bytes] = field(default_factory=dict, repr=False)
     agent: str = ""
 

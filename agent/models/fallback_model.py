@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
-from agent.errors import ModelUnavailable
-from agent.hooks.hook import InferenceRequest
-from agent.models.model import Model, OnDelta, Reports, reporting
+from agent.errors import ModelError, ModelUnavailable
+from agent.hooks.hook import Failover, InferenceRequest
+from agent.models.model import Model, OnDelta, OnWait, QueuedModel
 from agent.state import ModelResponse
 
 _REST_S = 30.0
@@ -16,44 +16,48 @@ _REST_S = 30.0
 class FallbackModel:
     """A Model that asks the next of several models where one is unavailable or overloaded.
 
-    A model that failed is asked last for as long as its Retry-After says, else for 30 s. What a failed attempt cost,
-    and which model is asked next, is reported. A refusal is no reason to ask another model.
+    A model that failed is asked last for as long as its Retry-After says, else for 30 s. Each failure is reported
+    (InferenceRequest.failing_over). A refusal is no reason to ask another model.
     """
 
-    def __init__(self, models: Sequence[Model], *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        models: Sequence[Model],
+        *,
+        rests_until_s: dict[int, float] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Ask the models in this order; several objects for the same models can share `rests_until_s`."""
         if not models:
             raise ValueError("give at least one model")
         self._models = tuple(models)
+        self._rests_until_s = {} if rests_until_s is None else rests_until_s
         self._clock = clock
-        self._rests_until_s: dict[int, float] = {}
-        self._reports: Reports | None = None
 
     @property
     def name(self) -> str:
         return self._models[0].name
 
-    def reporting(self, reports: Reports) -> FallbackModel:
-        """Return the same models; which of them rest is shared."""
-        same = FallbackModel(self._models, clock=self._clock)
-        same._rests_until_s, same._reports = self._rests_until_s, reports
-        return same
+    def reporting(self, on_wait: OnWait) -> FallbackModel:
+        """Return the same models, reporting the waits of their requests."""
+        heard = [model.reporting(on_wait) if isinstance(model, QueuedModel) else model for model in self._models]
+        return FallbackModel(heard, rests_until_s=self._rests_until_s, clock=self._clock)
 
     async def infer(self, request: InferenceRequest, on_delta: OnDelta) -> ModelResponse:
         """Ask the models in turn. Raises the last one's ModelUnavailable, and any other ModelError at once."""
-        order = self._order()
+        now_s = self._clock()
+        order = sorted(range(len(self._models)), key=lambda position: self._rests_until_s.get(position, 0.0) > now_s)
         for position, following in zip(order, (*order[1:], None), strict=True):
             model = self._models[position]
             try:
-                return await reporting(model, self._reports).infer(request, on_delta)
-            except ModelUnavailable as error:
+                return await model.infer(request, on_delta)
+            except ModelError as error:
+                error.model = model.name
+                if not isinstance(error, ModelUnavailable):
+                    raise
                 rest_s = _REST_S if error.retry_after_s is None else error.retry_after_s
                 self._rests_until_s[position] = self._clock() + rest_s
                 if following is None:
                     raise
-                if self._reports is not None:
-                    self._reports.failed(model.name, error, self._models[following].name)
+                request.failing_over(Failover(model.name, error, self._models[following].name))
         raise AssertionError("there is at least one model")
-
-    def _order(self) -> list[int]:
-        now_s = self._clock()
-        return sorted(range(len(self._models)), key=lambda position: self._rests_until_s.get(position, 0.0) > now_s)

@@ -9,11 +9,11 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 from agent.cancellation import Cancellation
 from agent.coalescer import Coalescer
-from agent.errors import ModelNonsense, ModelUnavailable
+from agent.errors import ModelError, ModelNonsense, ModelUnavailable
 from agent.events import EventSink, emit
 from agent.frozen import storable_text
 from agent.hooks.engine import HookEngine
-from agent.hooks.hook import InferenceRequest, Retry
+from agent.hooks.hook import Failover, InferenceRequest, Retry
 from agent.messages import Message, ToolSpec, Usage
 from agent.state import ModelResponse
 from agent.tools.intake import bounded
@@ -124,12 +124,21 @@ class MeteredModel:
             received_chars += len(text)
             on_delta(text, reasoning=reasoning, shown=shown)
 
-        self.last = Usage()
-        try:
-            response = await self._inner.infer(request, received)
-        except BaseException as error:
+        def charge(error: BaseException) -> None:
+            nonlocal received_chars
             self.last = charged(error) or (lost_usage(request, received_chars) if received_chars else Usage())
             self.usage += self.last
+            received_chars = 0
+
+        def failed_over(failover: Failover) -> None:
+            charge(failover.error)
+            request.failing_over(failover)
+
+        self.last = Usage()
+        try:
+            response = await self._inner.infer(replace(request, failing_over=failed_over), received)
+        except BaseException as error:
+            charge(error)
             raise
         if isinstance(response, ModelResponse):  # else the loop reports the wrong type
             self.last = response.usage
@@ -210,6 +219,19 @@ class Inference:
         started_s = self.clock()
         first_asked_s: float | None = None
 
+        def failed(failover: Failover) -> None:
+            deltas.flush()
+            deltas.reasoning_chars = 0
+            emit(
+                self.events,
+                "model_failed",
+                step=self.step,
+                error=str(failover.error),
+                model=failover.model,
+                usage=self._model.last.model_dump(),
+                next_model=failover.next_model,
+            )
+
         async def center(asked: InferenceRequest) -> ModelResponse:
             nonlocal first_asked_s
             first_asked_s = self.clock() if first_asked_s is None else first_asked_s
@@ -218,15 +240,8 @@ class Inference:
             try:
                 return await self._ask(asked, deltas)
             except Exception as error:  # also undocumented ones: the events must be complete
-                deltas.flush()
-                emit(
-                    self.events,
-                    "model_failed",
-                    step=self.step,
-                    error=str(error),
-                    model=self._model.name,
-                    usage=self._model.last.model_dump(),
-                )
+                model = error.model if isinstance(error, ModelError) else ""
+                failed(Failover(model or self._model.name, error, ""))
                 raise
             finally:
                 deltas.flush()
@@ -234,7 +249,7 @@ class Inference:
                 self.model_s = self.clock() - first_asked_s - self.model_wait_s
 
         try:
-            asked = replace(request, retrying=self._retrying)
+            asked = replace(request, retrying=self._retrying, failing_over=failed)
             response = await self.hooks.around_inference(center, self.events)(asked)
         finally:
             elapsed_s = self.clock() - started_s

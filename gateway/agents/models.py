@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING
 import structlog
 
 from agent.hooks.hook import InferenceRequest
+from agent.models.fallback_model import FallbackModel
 from agent.models.model import Model, OnDelta, OnWait
 from agent.state import ModelResponse
 from gateway.agents.charged_model import ChargedModel, Charges
-from gateway.config.model_settings import CONCURRENT_INFERENCES, ModelSettings
+from gateway.config.model_settings import CONCURRENT_INFERENCES, ModelSettings, OneModelSettings
 from gateway.telemetry.observed import ObservedModel
 from gateway.telemetry.telemetry import Telemetry
 
@@ -36,7 +37,7 @@ class ModelSlots:
     def __init__(self) -> None:
         self._slots: dict[tuple[str | None, str], asyncio.Semaphore] = {}
 
-    def of(self, settings: ModelSettings) -> asyncio.Semaphore | None:
+    def of(self, settings: OneModelSettings) -> asyncio.Semaphore | None:
         """Return the slots of a model with a limit; the first tenant's limit holds until the gateway restarts."""
         if settings.concurrent_requests is None:
             return None
@@ -60,13 +61,21 @@ class Models:
         )
         self._slots = slots or ModelSlots()
         self._opened: dict[str, _Endpoint] = {}
+        self._rests: dict[str, dict[int, float]] = {}
 
-    def of(self, settings: ModelSettings, charges: Charges | None = None) -> Model:
-        """Return the model, not connected yet; Misconfigured if the environment has no key for it.
+    def of(self, settings: OneModelSettings, charges: Charges | None = None) -> Model:
+        """Return the model, with its fallbacks, not connected yet; Misconfigured if the environment has no key for it.
 
         Its requests are charged to the `charges` of a run from when it is their turn.
         """
-        same = settings.model_dump_json()
+        if not isinstance(settings, ModelSettings) or not settings.fallbacks:
+            return self._one(settings, charges)
+        order = settings.in_order()
+        rests = self._rests.setdefault(settings.model_dump_json(), {})
+        return FallbackModel([self._one(one, charges) for one in order], rests_until_s=rests)
+
+    def _one(self, settings: OneModelSettings, charges: Charges | None) -> Model:
+        same = settings.model_dump_json(exclude={"fallbacks"})
         if same not in self._opened:
             self._opened[same] = _Endpoint(settings)
         model: Model = self._opened[same]
@@ -122,7 +131,7 @@ class _LimitedModel:
 class _Endpoint:
     """A model whose client is created at its first request."""
 
-    def __init__(self, settings: ModelSettings) -> None:
+    def __init__(self, settings: OneModelSettings) -> None:
         self._settings = settings
         self._api_key = settings.resolved_api_key()
         self._connection = settings.connection()

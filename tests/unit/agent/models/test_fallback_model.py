@@ -68,7 +68,7 @@ async def test_the_next_model_answers_and_rests_are_kept() -> None:
 async def test_if_all_rest_all_are_asked_and_the_last_error_is_raised() -> None:
     model = FallbackModel([Named("a", *[away()] * 9), Named("b", *[away(), away(), ModelUnavailable("b is away")])])
     for _ in range(2):
-        with pytest.raises(ModelUnavailable, match="^away$"):
+        with pytest.raises(ModelUnavailable, match=r"^away$"):
             await model.infer(REQUEST, no_deltas)
     with pytest.raises(ModelUnavailable, match="b is away"):
         await model.infer(REQUEST, no_deltas)
@@ -97,7 +97,7 @@ async def test_a_run_says_that_a_charged_answer_broke_off_and_who_goes_on() -> N
     told = [event for event in events if event.type.startswith("model_")]
     assert [event.type for event in told] == ["model_delta", "model_failed", "model_finished"]
     failed, finished = told[1].payload, told[2].payload
-    assert (failed["model"], failed["error"], failed["next"]) == ("first", "away", "second")
+    assert (failed["model"], failed["error"], failed["next_model"]) == ("first", "away", "second")
     assert failed["usage"] == SPENT.model_dump()
     assert finished["model"] == "second"
 
@@ -107,7 +107,7 @@ async def test_the_last_models_failure_has_no_next() -> None:
     models = FallbackModel([Named("first", away()), Named("second", away())])
     final = await Agent(model=models, capabilities=[flow(retries=0)]).run(AgentState.start("hi"), events)
     assert final.stop is not None
-    failed = [(event.payload["model"], event.payload["next"]) for event in events if event.type == "model_failed"]
+    failed = [(event.payload["model"], event.payload["next_model"]) for event in events if event.type == "model_failed"]
     assert failed == [("first", "second"), ("second", "")]
 
 
