@@ -43,15 +43,17 @@ def _chars(sent: Mapping[str, Any]) -> int:
     content = sent.get("content")
     if not isinstance(content, list):
         return len(json.dumps(sent, ensure_ascii=False))
-    files = [_uri_of(part) for part in content if part["type"] != "text"]
-    texts = {**sent, "content": [part for part in content if part["type"] == "text"]}
-    tokens = sum(file_tokens(uri[len("data:") :], len(uri) * 3 // 4) for uri in files)
+    uris = [uri for part in content if (uri := _uri_of(part))]
+    texts = {**sent, "content": [part for part in content if not _uri_of(part)]}
+    tokens = sum(file_tokens(uri[len("data:") :], len(uri) * 3 // 4) for uri in uris)
     return len(json.dumps(texts, ensure_ascii=False)) + tokens * CHARS_PER_TOKEN
 
 
 def _uri_of(part: Mapping[str, Any]) -> str:
-    uri: str = part["image_url"]["url"] if part["type"] == "image_url" else part["file"]["file_data"]
-    return uri
+    """Return the data of a file, "" for any other part, such as those that an endpoint gets back."""
+    if part.get("type") == "image_url":
+        return str(part["image_url"]["url"])
+    return str(part["file"]["file_data"]) if part.get("type") == "file" else ""
 
 
 def _cached_tokens(reported: dict[str, Any]) -> int:
