@@ -82,7 +82,7 @@ async def test_a_refusal_asks_no_other_model() -> None:
     assert second.asked == 0
 
 
-async def test_what_a_failed_attempt_cost_is_counted_whoever_answers() -> None:
+async def test_what_a_failed_attempt_cost_is_counted_though_another_model_answers() -> None:
     metered = MeteredModel(FallbackModel([Named("first", away(SPENT)), Named("second")]))
     await metered.infer(REQUEST, no_deltas)
     assert metered.usage == SPENT + Usage(input_tokens=3)

@@ -94,3 +94,8 @@ def test_without_one_they_cost_what_other_tokens_cost() -> None:
 def test_a_price_of_part_of_the_tokens_is_a_price(name: str, price: float) -> None:
     with pytest.raises(ValueError, match="0 or more"):
         Prices(1.0, 1.0, **{name: price})
+
+
+def test_what_an_endpoint_gets_back_of_its_own_is_estimated_as_text() -> None:
+    item = {"type": "reasoning", "content": [{"type": "reasoning_text", "text": "x" * 4000}]}
+    assert usage_of(None, {"input": [item]}, 0).input_tokens > 1000
