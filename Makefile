@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup demo eval test test-all check bench soak fuzz gateway-image proto reference lock clean
+.PHONY: help setup demo eval test test-models test-all check bench soak fuzz gateway-image proto reference lock clean
 
 # Lines that start with "changed:" name what a command changes on this machine. If demo, test or bench had to start an
 # engine, they stop it at their end, also on failure and Ctrl-C. An engine that was already running stays as it was.
@@ -21,9 +21,12 @@ test: ## Run every check, and the tests that each change must pass, with real co
 	@deploy/test-tools
 	@deploy/setup runtime sandbox sandbox-slim gateway -- sh -c 'deploy/check && deploy/run-tests'
 
-test-all: ## Run every check and every test, including PostgreSQL, all seeds and shells, and gVisor
+test-models: ## Run the tests against real model servers, which it builds once (ten minutes)
+	@deploy/setup -- sh -c 'deploy/models && deploy/run-tests models'
+
+test-all: ## Run every check and every test, including PostgreSQL, all seeds and shells, gVisor, and model servers
 	@deploy/test-tools
-	@deploy/setup runtime sandbox sandbox-slim gateway -- sh -c 'deploy/check && deploy/run-tests all'
+	@deploy/setup runtime sandbox sandbox-slim gateway -- sh -c 'deploy/check && { deploy/models || true; } && deploy/run-tests all'
 
 check: ## Check format, lint, types, imports, protos, stubs and reference; needs no engine
 	@deploy/venv

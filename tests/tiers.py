@@ -38,6 +38,8 @@ SAMPLED = {
 _REPEATED = {"postgresql", "certificates", "docker-around", "memory-around"}
 # What inspect-ai's own suite asks of the adapter, which repeats the conformance suite over the wire.
 ADAPTER = "tests/conformance/test_inspect_self_check.py"
+# What needs real model servers.
+MODELS = "tests/models/"
 INTEGRATION = "tests/integration/"
 # The integration tests that every change must pass.
 CORE = (
@@ -61,7 +63,7 @@ CORE = (
     "test_first_pages.py",
     "test_tutorial.py",
 )
-_FIRST = ("tests/chaos", "tests/integration", "tests/conformance", "tests/security")
+_FIRST = ("tests/chaos", "tests/integration", "tests/models", "tests/conformance", "tests/security")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -82,7 +84,11 @@ def _is_full(item: pytest.Item) -> bool:
     spec = getattr(item, "callspec", None)
     params = set() if spec is None else {one for one in spec.params.values() if isinstance(one, str)}
     file = item.nodeid.partition("::")[0]
-    beyond = file == ADAPTER or (file.startswith(INTEGRATION) and file.removeprefix(INTEGRATION) not in CORE)
+    beyond = (
+        file == ADAPTER
+        or file.startswith(MODELS)
+        or (file.startswith(INTEGRATION) and file.removeprefix(INTEGRATION) not in CORE)
+    )
     name = item.name.partition("[")[0]
     is_left_out = name in SAMPLED and params.isdisjoint(SAMPLED[name])
     return beyond or is_left_out or bool(params & _REPEATED) or item.name in LONG

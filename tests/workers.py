@@ -1,4 +1,5 @@
-"""Which tests run in one worker, one after the other: those of a file, and those that strain or stop an engine.
+"""Which tests run in one worker, one after the other: those of a file, those that strain or stop an engine, and those
+that share the model servers.
 
 pytest-xdist 3.8 has groups of its own, but writes them into names of tests, which pytest 9.2 does not let it change:
 each test is a group of its own there, without an error. So each run checks at its end whether the groups were whole.
@@ -21,11 +22,14 @@ _ENGINE = (
     "tests/security/daemon/test_processes.py",
     "tests/security/sandbox/",
 )
+_MODELS = "tests/models/"
 
 
 def group_of(nodeid: str) -> str:
-    """Return the name of a test's group: its file, or "engine"."""
+    """Return the name of a test's group: its file, "engine" or "models"."""
     file = nodeid.partition("::")[0]
+    if file.startswith(_MODELS):
+        return "models"
     return "engine" if file.startswith(_ENGINE) else file
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from agent.errors import ContextLengthExceeded, ModelError
+from agent.errors import ContextLengthExceeded, ModelError, ModelNonsense
 from agent.hooks.hook import InferenceRequest
 from agent.messages import Message, ToolSpec
 from agent.models.model import no_deltas
@@ -128,8 +128,10 @@ class ModelCheck:
         request = InferenceRequest(_SYSTEM, messages, (_TOOL,) if tools else (), schema)
         async with self._open(stream, RequestSettings(**known)) as model:
             response = await model.infer(request, no_deltas)
-            if model.learned:
-                self._report.settings.update(model.learned)
+            needed = model.learned
+            if needed.pop("stream", ""):
+                raise ModelNonsense("its stream was empty")
+            self._report.settings.update(needed)
         return response
 
     async def _tried(self, question: str, text: str, *, stream: bool, **settings: Any) -> ModelResponse | None:

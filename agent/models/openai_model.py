@@ -45,6 +45,10 @@ _OPTIONAL = frozenset({"stream_options", "include", "store"})
 _MAX_TOKENS_NAMES: tuple[MaxTokensName, MaxTokensName] = ("max_tokens", "max_completion_tokens")
 
 
+class _EmptyStream(Exception):
+    """A stream ended without anything in it."""
+
+
 class OpenAIModel:
     """A Model behind an OpenAI-compatible endpoint. Usage that is not reported is estimated: budgets always apply."""
 
@@ -77,6 +81,7 @@ class OpenAIModel:
         self._provider = f"{self._endpoint.address} {name}" if self._settings.send_reasoning else None
         self._not_taken: set[str] = set()
         self._renamed = False  # whether max_tokens_name has changed
+        self._answers_whole = False  # whether an answer came whole after its stream was empty
         if self._settings.max_tokens_name is None and "//api.openai.com" in self._endpoint.address:
             self._settings = replace(self._settings, max_tokens_name="max_completion_tokens")
 
@@ -92,7 +97,8 @@ class OpenAIModel:
     @property
     def learned(self) -> dict[str, str]:
         """The settings that the endpoint has been found to need, by name."""
-        return {"max_tokens_name": str(self._settings.max_tokens_name)} if self._renamed else {}
+        renamed = {"max_tokens_name": str(self._settings.max_tokens_name)} if self._renamed else {}
+        return renamed | ({"stream": "false"} if self._answers_whole else {})
 
     async def listed(self) -> Any:
         """Return the endpoint's own description of the model, as JSON; None if it has none. Raises ModelError."""
@@ -101,22 +107,31 @@ class OpenAIModel:
     async def infer(self, request: InferenceRequest, on_delta: OnDelta) -> ModelResponse:
         """Send the request; `on_delta` gets text and reasoning as they arrive.
 
-        It is sent once more where the endpoint refuses a parameter that has another name, which is remembered. Raises
-        ModelUnavailable, ModelRefused (ContextLengthExceeded among others) or ModelNonsense. After tool calls an empty
-        answer is valid: the model has nothing to add.
+        It is sent again where the endpoint refuses a parameter that has another name, which is remembered, and where a
+        stream is empty. Raises ModelUnavailable, ModelRefused (ContextLengthExceeded among others) or ModelNonsense.
+        After tool calls an empty answer is valid: the model has nothing to add.
         """
         may_be_empty = bool(request.messages) and request.messages[-1].role == "tool"
+        stream, closing = self._stream, False
         while True:
             body = self._request_body(self.name, request, self._settings, self._provider)
             gathered = self._gathered()
             try:
-                await self._ask(body, gathered, on_delta)
+                await self._ask(body, gathered, on_delta, stream=stream)
+                self._answers_whole = self._answers_whole or stream != self._stream
                 return self._response(gathered, body, may_be_empty=may_be_empty)
+            except _EmptyStream:
+                # llama-cpp-python begins a stream before it looks at the request, so an error comes too late to be
+                # said. Asked for the whole answer, it says that the prompt is too long, or calls tools after all.
+                stream, closing = False, True
             except ModelError as error:
                 unanswered = isinstance(error, ModelUnavailable) and error.unanswered
                 if gathered.begun or unanswered:  # else nothing is charged
                     error.usage = self._usage(gathered, body)
                 elif isinstance(error, ModelRefused) and self._adapted(error.unsupported_parameter, body):
+                    continue
+                elif closing and isinstance(error, ModelUnavailable):
+                    closing = False  # the server was closing the connection of the empty stream: take another one
                     continue
                 raise
 
@@ -131,14 +146,14 @@ class OpenAIModel:
         self._settings = replace(self._settings, max_tokens_name=_MAX_TOKENS_NAMES[parameter == "max_tokens"])
         return not renamed  # else it takes neither
 
-    async def _ask(self, body: dict[str, Any], gathered: Gathered, on_delta: OnDelta) -> None:
-        """Read the answer: events or one document, whichever the endpoint sends."""
+    async def _ask(self, body: dict[str, Any], gathered: Gathered, on_delta: OnDelta, *, stream: bool) -> None:
+        """Read the answer: events or one document, whichever the endpoint sends. Raises _EmptyStream, or ModelError."""
         asked = body
-        if self._stream and self._settings.api == "chat_completions":
+        if stream and self._settings.api == "chat_completions":
             asked = {"stream_options": {"include_usage": True}, **body}
         asked = {name: value for name, value in asked.items() if name not in self._not_taken}
         reader, done, events = EventReader(), False, 0
-        async with self._endpoint.answer(asked, self._settings.api, stream=self._stream) as pieces:
+        async with self._endpoint.answer(asked, self._settings.api, stream=stream) as pieces:
             async for event in _events(reader, pieces):
                 events += 1
                 if done := event.data.startswith("[DONE]"):
@@ -150,6 +165,8 @@ class OpenAIModel:
                 if gathered.ended:
                     await _read_rest(pieces)
                     break
+            if stream and not (events or reader.text):
+                raise _EmptyStream
             if not events:
                 self._take_document(reader.text, gathered, on_delta)
             elif not gathered.finish_reason:

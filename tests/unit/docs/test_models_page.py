@@ -20,6 +20,7 @@ BLOCKS = [yaml.safe_load(block)["model"] for block in re.findall(r"```yaml\n(mod
 def test_a_block_of_the_page_is_a_model_that_can_be_opened(
     block: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "k")
     for name in re.findall(r"\b[A-Z]+(?:_[A-Z]+)*_API_KEY\b", str(block)):
         monkeypatch.setenv(name, "k")
     model = ModelSettings.model_validate(block)

@@ -16,6 +16,7 @@ class Abilities:
 
     streams: bool = True
     streams_tools: bool = True
+    empty_streams: bool = False  # in place of a call
     tools: bool = True
     calls_unasked: bool = True
     parallel: bool = True
@@ -61,6 +62,8 @@ class CapableEndpoint:
         if not body.get("stream"):
             choice = {"index": 0, "message": message, "finish_reason": reason}
             return 200, json.dumps({"choices": [choice], "usage": usage}), False
+        if self._can.empty_streams and body.get("tools"):
+            return 200, "", True
         for position, call in enumerate(message.get("tool_calls", ())):
             call["index"] = position
         chunks: list[Any] = [{"choices": [{"index": 0, "delta": message, "finish_reason": reason}]}]

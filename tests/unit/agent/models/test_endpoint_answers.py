@@ -123,6 +123,33 @@ async def test_a_stream_that_ends_with_done_and_no_finish_reason_is_whole() -> N
     assert "before the answer was complete" in str(error)
 
 
+async def test_where_a_stream_is_empty_the_whole_answer_is_asked_for() -> None:
+    """llama-cpp-python's is for tools without a tool_choice that names one."""
+    empty = answering("", content_type=SSE["content-type"])
+    async with serving(empty, answering(completion({"content": "hi"}))) as endpoint:
+        assert (await ask_at(endpoint.base_url)).message.content == "hi"
+    assert [body["stream"] for *_, body in endpoint.requests] == [True, False]
+    assert [body.get("stream_options") for *_, body in endpoint.requests] == [{"include_usage": True}, None]
+
+
+async def test_an_error_that_came_too_late_for_a_stream_is_learned_by_asking_again() -> None:
+    """llama-cpp-python's stream is empty if the messages are too long."""
+    said = "This model's maximum context length is 4096 tokens. However, you requested 9014 tokens"
+    error = {"error": {"message": said, "type": "invalid_request_error", "code": "context_length_exceeded"}}
+
+    async def closing(writer: asyncio.StreamWriter) -> None:
+        writer.close()
+
+    empty = answering("", content_type=SSE["content-type"])
+    async with serving(empty, closing, answering(error, 400)) as endpoint:
+        with pytest.raises(ContextLengthExceeded, match="maximum context length is 4096 tokens"):
+            await ask_at(endpoint.base_url)
+    async with serving(empty, closing) as endpoint:
+        with pytest.raises(ModelUnavailable, match="dropped the connection"):
+            await ask_at(endpoint.base_url)
+    assert len(endpoint.requests) == 3
+
+
 @BOTH
 async def test_an_endpoint_that_streams_or_not_as_it_likes_is_understood(stream: bool) -> None:
     assert (await ask(completion({"content": "whole"}), stream=stream)).message.content == "whole"

@@ -40,6 +40,7 @@ async def test_of_an_endpoint_that_can_everything_everything_is_found() -> None:
     [
         ({"streams": False}, "streams", {"stream": False}),
         ({"streams_tools": False}, "tools in a stream", {"stream": False}),
+        ({"empty_streams": True}, "tools in a stream", {"stream": False}),
         ({"parallel": False}, "parallel calls", {}),
         ({"null_content": False}, "null as the text of a call", {}),
         ({"bound_name": "max_completion_tokens"}, "max_tokens", {"max_tokens_name": "max_completion_tokens"}),
