@@ -12,7 +12,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -27,7 +26,7 @@ LLAMA_CPP_PYTHON = "llama-cpp-python"
 
 _TEMPLATE = Path(__file__).parent / "tools.jinja"
 _READY_S = 120
-_STOP_S = 30
+_STOP_S = 5  # llama-server finishes its answers first
 
 
 def are_built() -> bool:
@@ -100,7 +99,6 @@ class ModelServer:
         try:
             self._process.wait(_STOP_S)
         except subprocess.TimeoutExpired:
-            print(f"{self.name} did not end on {how.name} and was killed", file=sys.stderr)
             self._process.kill()
             self._process.wait()
         self._process = None

@@ -81,3 +81,17 @@ async def test_two_requests_at_once_are_both_answered(server: ModelServer) -> No
 async def test_a_model_that_the_server_does_not_have_is_answered_by_the_one_that_it_has(server: ModelServer) -> None:
     response = await ask(model_of(server, name="no-such-model"), request("Name three colours."))
     assert response.message.content.strip()
+
+
+@BOTH
+async def test_the_responses_api_answers_and_calls_tools(llama_server: ModelServer, stream: bool) -> None:
+    pieces: list[str] = []
+    model = model_of(llama_server, stream=stream, api="responses", max_output_tokens=100)
+    said = await ask(model, request("Name three colours."), pieces.append)
+    assert said.message.content == "".join(pieces)
+    assert said.message.content.strip()
+    assert said.usage.estimated_tokens == 0
+    model = model_of(llama_server, stream=stream, api="responses", max_output_tokens=100)
+    called = await ask(model, request("How will the weather be in Paris?", tools=(WEATHER,)))
+    (call,) = called.message.tool_calls
+    assert set(call.arguments or {}) == {"city", "days"}
