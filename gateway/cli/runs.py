@@ -13,13 +13,13 @@ from rich.text import Text
 from gateway.cli.command import Commands, GatewayCli, Limit, OfThread, Since, Until, moment_of, taken
 from gateway.cli.printable import Cell, Rows, local_time, one_line, stop_line
 from gateway.cli.terminal import EXIT_BAD_NEWS, EXIT_CUT_ANSWER, err, out
-from gateway.cli.usage_view import amount_line, dollars, milliseconds, tokens_in, tokens_out, use_line
+from gateway.cli.usage_view import amount_line, run_line, use_line
 from gateway.support.printable_text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gateway.client import Event, ModelUse, PolicyMode, Run
+    from gateway.client import Event, PolicyMode, Run
 
 app = Commands(help="Runs of agents.")
 RunId = Annotated[str, typer.Argument(metavar="RUN", help="Id, as listed by `airlock runs list`.")]
@@ -140,17 +140,8 @@ def _listed(found: Sequence[Run]) -> Rows:
     for run in found:
         status = Text(run.status, style=_STYLES.get(run.status, "red"))
         agent, thread, task = (one_line(text, 40) for text in (run.agent, run.thread, run.task))
-        used = (str(run.steps), tokens_in(run.usage), tokens_out(run.usage), dollars(run.usage))
-        main = _main(run)
-        model, first = (one_line(main.model, 30), milliseconds(main.first_token_ms)) if main else ("-", "-")
-        rows.append((run.id, status, local_time(run.started_at), agent, model, *used, first, thread, task))
-    used_names = ("model", "steps", "in (cached)", "out (reasoning)", "cost", "first text")
-    return Rows(("run", "status", "started", "agent", *used_names, "thread", "task"), rows)
-
-
-def _main(run: Run) -> ModelUse | None:
-    """Return what the run's own agent used most."""
-    return next((use for use in run.models if use.agent == run.agent), None)
+        rows.append((run.id, status, local_time(run.started_at), agent, thread, run_line(run), task))
+    return Rows(("run", "status", "started", "agent", "thread", "used", "task"), rows)
 
 
 def _show(run: Run) -> None:

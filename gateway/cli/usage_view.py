@@ -44,6 +44,23 @@ def amount_line(usage: Any, requests: int) -> str:
     return ", ".join(parts)
 
 
+def run_line(run: Any) -> str:
+    """Return what a run used, on one line: its model, steps, tokens, cost and the time to the first text."""
+    own = next((use for use in run.models if use.agent == run.agent), None)
+    if own is None:
+        return "-"
+    parts = [
+        f"{run.steps:,} step{'' if run.steps == 1 else 's'}",
+        f"{_with_part(run.usage, 'input_tokens', 'cached_input_tokens', ' cached')} tokens in",
+        f"{_with_part(run.usage, 'output_tokens', 'reasoning_tokens', ' reasoning')} out",
+    ]
+    if (cost := dollars(run.usage)) != "-":
+        parts.append(cost)
+    if own.first_token_ms:
+        parts.append(f"first text after {milliseconds(own.first_token_ms)}")
+    return f"{one_line(own.model, 40)}: {', '.join(parts)}"
+
+
 def use_line(use: Any) -> str:
     """Return what an agent used of a model, on one line."""
     usage: Any = _of(use, "usage") or {}
