@@ -142,7 +142,7 @@ class Endpoint:
 
     def _error(self, complaint: Complaint, how: str, status: int | None, headers: Mapping[str, str]) -> ModelError:
         words = self.said(complaint.words)
-        said = f"{self.address} {how}{f': {words}' if words else ' without words'}"
+        said = f"{self.address} {how}{f': {words}' if words else ' without a message'}"
         error = endpoint_error(complaint, said, status=status, headers=headers, now_s=self._now(), model=self._model)
         if isinstance(error, ModelRefused):
             error.unsupported_parameter = unsupported_parameter(complaint)
@@ -157,7 +157,7 @@ class Endpoint:
     def _late(self, error: BaseException, *, stream: bool) -> ModelUnavailable:
         within = self.connection
         if isinstance(error, httpx2.ConnectTimeout):
-            return self._too_slow("take a connection", within.connect_timeout_s, "connect_timeout_s")
+            return self._too_slow("accept a connection", within.connect_timeout_s, "connect_timeout_s")
         if stream:
             return self._too_slow("send anything", within.idle_timeout_s, "idle_timeout_s")
         return self._too_slow("answer", within.timeout_s, "timeout_s")

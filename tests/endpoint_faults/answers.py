@@ -43,14 +43,14 @@ ERRORS = (
         stream=False,
         play=answering({"error": {"message": f"upstream is down {SECRETS}", "code": 502}}),
         error=ModelUnavailable,
-        says=("upstream is down", "away or overloaded"),
+        says=("upstream is down", "down or overloaded"),
         setting="base_url",
     ),
     Fault(
         name="an error in a stream",
         play=streaming({"error": {"message": f"Overloaded {SECRETS}", "type": "overloaded_error"}}),
         error=ModelUnavailable,
-        says=("Overloaded", "in the midst of its answer"),
+        says=("Overloaded", "in the middle of its answer"),
     ),
     Fault(
         name="an error after text",

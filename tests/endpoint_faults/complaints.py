@@ -178,7 +178,7 @@ OTHERS = (
         529,
         {"type": "error", "error": {"type": "overloaded_error", "message": f"Overloaded {SECRETS}"}},
         "Overloaded",
-        "away or overloaded",
+        "down or overloaded",
         error=ModelUnavailable,
     ),
     _fault(
@@ -264,7 +264,7 @@ OTHERS = (
         503,
         {"error": {"code": 503, "message": "Loading model", "type": "unavailable_error"}},
         "Loading model",
-        "still loads the model",
+        "still loading the model",
         error=ModelUnavailable,
     ),
     _fault(

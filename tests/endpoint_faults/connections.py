@@ -58,7 +58,7 @@ CONNECTIONS = (
         name="connection refused",
         play=None,
         error=ModelUnavailable,
-        says=("nothing answers there",),
+        says=("nothing answers at this address",),
         setting="base_url",
     ),
     Fault(
@@ -80,7 +80,7 @@ CONNECTIONS = (
         name="closed before the head",
         play=_hangs_up_at_once,
         error=ModelUnavailable,
-        says=("without sending a response", "hung up"),
+        says=("without sending a response", "without an answer"),
         setting="base_url",
     ),
     Fault(name="closed in the head", play=sending(HEAD[:30]), error=ModelUnavailable, setting="base_url"),
@@ -89,7 +89,7 @@ CONNECTIONS = (
         name="closed in the body",
         play=genuine(lambda answer: answer[: len(answer) // 2]),
         error=ModelUnavailable,
-        says=("in the midst of its answer",),
+        says=("in the middle of an answer",),
     ),
     Fault(
         name="reset in the body",
@@ -101,14 +101,14 @@ CONNECTIONS = (
         name="closed in a chunk size",
         play=sending(STREAM, chunked(SAID), b"1"),
         error=ModelUnavailable,
-        says=("in the midst of its answer",),
+        says=("in the middle of an answer",),
     ),
     Fault(
         name="closed in a document",
         stream=False,
         play=genuine(lambda answer: answer[:-9]),
         error=ModelUnavailable,
-        says=("without sending complete message body", "in the midst of its answer"),
+        says=("without sending complete message body", "in the middle of an answer"),
     ),
     Fault(
         name="silence instead of a head",
@@ -168,7 +168,7 @@ TLS = (
         scheme="https",
         certificate="unknown",
         error=ModelUnavailable,
-        says=("certificate verify failed", "does not trust who signed"),
+        says=("certificate verify failed", "does not trust the issuer"),
         setting="ca_file",
     ),
     Fault(
@@ -177,7 +177,7 @@ TLS = (
         scheme="https",
         certificate="expired",
         error=ModelUnavailable,
-        says=("certificate has expired", "renew the certificate"),
+        says=("certificate has expired", "renew the server's certificate"),
         setting="base_url",
     ),
     Fault(
@@ -231,7 +231,7 @@ TLS = (
         name="TLS where there should be none, said by nginx",
         play=answering("<html><title>400 The plain HTTP request was sent to HTTPS port</title></html>", 400),
         error=ModelRefused,
-        says=("it speaks TLS on this port",),
+        says=("expects TLS on this port",),
         setting="base_url",
     ),
     Fault(name="TLS as it should be", play=answering(WHOLE), scheme="https", certificate="good"),
@@ -244,7 +244,7 @@ PROXIES = (
         play=None,
         in_proxy=True,
         error=ModelUnavailable,
-        says=("nothing answers there",),
+        says=("nothing answers at this address",),
         setting="proxy",
     ),
     Fault(
@@ -253,7 +253,7 @@ PROXIES = (
         in_proxy=True,
         scheme="https",
         error=ModelUnavailable,
-        says=("407 Proxy Authentication Required", "wants a user and a password"),
+        says=("407 Proxy Authentication Required", "requires a user and a password"),
         setting="proxy",
     ),
     Fault(
@@ -261,7 +261,7 @@ PROXIES = (
         play=answering(f"<html>Cache access denied {SECRETS}</html>", 407),
         in_proxy=True,
         error=ModelRefused,
-        says=("HTTP 407: Cache access denied", "wants a user and a password"),
+        says=("HTTP 407: Cache access denied", "requires a user and a password"),
         setting="proxy",
     ),
     Fault(
@@ -270,7 +270,7 @@ PROXIES = (
         in_proxy=True,
         scheme="https",
         error=ModelUnavailable,
-        says=("403 Forbidden by policy", "does not let this machine through"),
+        says=("403 Forbidden by policy", "refuses this connection"),
         setting="proxy",
     ),
     Fault(

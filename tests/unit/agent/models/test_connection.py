@@ -198,6 +198,8 @@ async def test_an_endpoint_that_takes_no_connection_names_the_setting_that_bound
             filler.setblocking(False)
             filler.connect_ex(listener.getsockname())
         base_url = f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
-        with pytest.raises(ModelUnavailable, match=r"take a connection within 0\.3 s; .* connect_timeout_s$") as raised:
+        with pytest.raises(
+            ModelUnavailable, match=r"accept a connection within 0\.3 s; .* connect_timeout_s$"
+        ) as raised:
             await ask(base_url, connect_timeout_s=0.3)
         assert raised.value.usage is None  # nothing was sent
