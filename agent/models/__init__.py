@@ -1,4 +1,17 @@
 """Models: the protocol, OpenAI-compatible endpoints, scripted ones for tests, and inference with any of them.
 
+    model                                           the protocol; one inference, its events and its usage
+    fallback_model                                  asks the next model while one is unavailable
+    openai_model                                    an endpoint as a model: sends, adapts, reads the answer
+    settings                                        what a request asks for, and how the endpoint is reached
+    endpoint, bounded_http                          the connection, bounded; every failure becomes a ModelError
+    endpoint_errors, endpoint_meanings              what an endpoint complains about, what that means, what to change
+    chat_request, chat_completions                  chat completions: requests, answers
+    responses                                       the Responses API: requests, answers
+    shown_message, provider_data                    attached files in a message; reasoning that an endpoint wants back
+    reported_usage, prices                          usage as reported or estimated, and its cost
+    model_check                                     `airlock model check`
+    scripted_model, scripted_model_server, scripted_responses  a script in place of a model
+
 Start at `model.py`. Imports agent layers below 8.
 """

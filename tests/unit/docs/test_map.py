@@ -12,6 +12,7 @@ ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
 TABLES = ("gateway", "sandbox", "sandbox/daemon", "agent")
 _MODULE_MAPS = (
+    "agent/models",
     "gateway/sandboxes",
     "gateway/snapshots",
     "gateway/storage",
