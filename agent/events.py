@@ -153,7 +153,8 @@ class RequestedCall(_Payload):
 class ModelFinished(RunEvent):
     """The model has answered. `reasoning_chars` is the length of the reasoning that its endpoint showed.
 
-    `model` is the one that answered. `first_token_ms` is null where nothing arrived before the end.
+    `model` is the one that answered. `first_token_ms` is the time from sending the request to the first piece of text
+    or reasoning; it is null if nothing arrived before the end.
     """
 
     step: int
@@ -168,9 +169,9 @@ class ModelFinished(RunEvent):
 
 
 class ModelFailed(RunEvent):
-    """An attempt to ask `model` failed; `usage` is what it cost nevertheless.
+    """An attempt to ask `model` failed; `usage` is what it is charged.
 
-    `next_model` is asked at once in its place; it is empty if no other model is left.
+    `next_model` is the fallback that is asked next; it is empty if there is none.
     """
 
     step: int
@@ -181,7 +182,7 @@ class ModelFailed(RunEvent):
 
 
 class ModelRetrying(RunEvent):
-    """The model is asked again in this step, after a wait: as which attempt of at most how many."""
+    """The model is asked again after `wait_s`, in the same step. This is attempt `attempt` of at most `attempts`."""
 
     step: int
     attempt: int
@@ -327,7 +328,7 @@ class WorkspaceNotSaved(RunEvent):
 
 
 class ModelUse(_Payload):
-    """What an agent used of a model: `requests` includes failed and lost ones, `first_token_ms` is the last one."""
+    """What an agent used of a model. `requests` includes failed and lost ones; `first_token_ms` is the last one."""
 
     agent: str
     model: str
@@ -337,7 +338,10 @@ class ModelUse(_Payload):
 
 
 class RunFinished(RunEvent):
-    """The last event of a run. `usage` is the run's own; `spent`, for limits, and a gateway's `models` are of all."""
+    """The last event of a run. `usage` is that of the run's own agent.
+
+    `spent`, which limits use, and `models`, which a gateway sets, include the run's subagents.
+    """
 
     status: RunStatus
     stop: Stop

@@ -192,8 +192,8 @@ class Amounts(Value):
 class Usage(Amounts):
     """Tokens as the endpoint reports them, and their cost at the model's prices.
 
-    `cached_input_tokens` of the `input_tokens` came from the endpoint's prompt cache; `reasoning_tokens` of the
-    `output_tokens` were reasoning. `estimated_tokens` of both were not reported, and are an estimate.
+    `input_tokens` includes `cached_input_tokens`, which came from the endpoint's prompt cache; `output_tokens` includes
+    `reasoning_tokens`. `estimated_tokens` is how many of both the endpoint did not report: they are an estimate.
     """
 
     input_tokens: int = 0

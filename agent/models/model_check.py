@@ -104,9 +104,9 @@ class ModelCheck:
             await self._parallel_calls()
             await self._history()
         counted = streamed is not None and not streamed.usage.estimated_tokens
-        self._found("usage in a stream", streamed if counted else None, "" if counted else "it is estimated")
+        self._found("usage in a stream", streamed if counted else None, "" if counted else "the endpoint reports none")
         reasoned = plain.usage.reasoning_tokens
-        self._found("reasoning", plain if reasoned else None, f"{reasoned} tokens" if reasoned else "none was seen")
+        self._found("reasoning", plain if reasoned else None, f"{reasoned} tokens" if reasoned else "none seen")
         await self._structured()
         await self._context()
         if report.settings.get("max_tokens_name"):

@@ -60,14 +60,14 @@ async def checked(model: OneModelSettings, *, short: bool = False) -> ModelRepor
 @app.command()
 async def check(
     cli: Cli,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the model; all of the file by default.")] = "",
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the model; default: each in the file.")] = "",
     *,
     config: Annotated[Path, typer.Option(help="Configuration file with the model.")] = CONFIG,
-    base_url: Annotated[str, typer.Option(help="Check the model NAME of this endpoint instead, without a file.")] = "",
-    api_key_env: Annotated[str, typer.Option(help="With --base-url: the variable with the key, if it needs one.")] = "",
-    short: Annotated[bool, typer.Option("--short", help="Only whether it answers, streams and calls tools.")] = False,
+    base_url: Annotated[str, typer.Option(help="Check the model NAME at this endpoint, without a file.")] = "",
+    api_key_env: Annotated[str, typer.Option(help="With --base-url: the variable with the key, if any.")] = "",
+    short: Annotated[bool, typer.Option("--short", help="Check only if it answers, streams, calls tools.")] = False,
 ) -> None:
-    """Ask an endpoint a few small questions; print what it can do and the settings to paste.
+    """Send an endpoint a few small requests; print what it can do and the settings to paste.
 
     Exits with 1 if a model does not answer.
     """

@@ -27,21 +27,21 @@ async def usage(
     *,
     tenant: Annotated[str, typer.Option(help="Tenant; needed with an operator key, and only with one.")] = "",
     since: Annotated[
-        str, typer.Option(metavar="TIME", help="Start: 7d, 2w, a date or a time; its whole day counts, in UTC.")
+        str, typer.Option(metavar="TIME", help="From this day on, in UTC: 7d, 2w, a date or a time.")
     ] = "7d",
     until: Until = "",
-    by: Annotated[str, typer.Option(metavar="GROUPS", help="Add up by any of day, model, agent: day,model.")] = "",
+    by: Annotated[str, typer.Option(metavar="GROUPS", help="Group by day, model, agent, or several: day,model.")] = "",
 ) -> None:
-    """Show what agents used of models: requests, tokens, and their cost at the configured prices.
+    """Show the requests to models of a tenant's agents: tokens, and their cost at the configured prices.
 
-    Failed and lost requests count too. What endpoints did not report is estimated from the number of characters.
+    Failed and lost requests count too. Tokens that an endpoint did not report are estimated from the characters.
     """
     groups: Any = [name for name in by.replace(" ", "").split(",") if name]
     if unknown := [name for name in groups if name not in list(_Group)]:
         fail(f"--by: {unknown[0]!r} is not one of {', '.join(_Group)}")
     times = {"since": moment_of("--since", since), "until": moment_of("--until", until)}
     found = await cli.airlock.usage(tenant=tenant, by=groups, **times)
-    cli.show(found, _rows(found, groups) if found else "nothing was used")
+    cli.show(found, _rows(found, groups) if found else "no usage in this time")
 
 
 def _rows(found: Sequence[UsageTotal], groups: Sequence[str]) -> Rows:

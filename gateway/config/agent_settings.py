@@ -89,9 +89,9 @@ class SkillsSettings(Section):
 class AttachmentsSettings(Section):
     """Images and PDFs that the model is shown: how large a file may be, and how much of them a request shows."""
 
-    file_mib: int = Field(default=4, ge=1, le=32)
-    shown: int = Field(default=8, ge=1, le=64, description="a request shows the newest ones")
-    shown_mib: int = Field(default=16, ge=1, le=64)
+    file_mib: int = Field(default=4, ge=1, le=32, description="the largest file that is shown")
+    shown: int = Field(default=8, ge=1, le=64, description="files in one request: the newest ones")
+    shown_mib: int = Field(default=16, ge=1, le=64, description="size of all files in one request")
 
     @model_validator(mode="after")
     def _fits(self) -> AttachmentsSettings:

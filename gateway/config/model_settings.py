@@ -71,26 +71,26 @@ class OneModelSettings(Section):
     """A model behind an OpenAI-compatible endpoint.
 
     Unset fields come from the next level out (`within`): subagent, agent, tenant, gateway, then OPENAI_BASE_URL and
-    AIRLOCK_MODEL. Prices are US dollars per million tokens; without them the cost is unknown. What is null is left to
-    the endpoint.
+    AIRLOCK_MODEL. Prices are US dollars per million tokens; without them the cost is unknown. A field that is null is
+    left to the endpoint.
     """
 
-    name: str | None = None
-    base_url: str | None = None
+    name: str | None = Field(default=None, description="unset: AIRLOCK_MODEL, then gpt-5-mini")
+    base_url: str | None = Field(default=None, description="the endpoint; unset: OPENAI_BASE_URL, then OpenAI")
     api_key_env: str | None = Field(
         default="OPENAI_API_KEY", description="the variable with the key; null for an endpoint without keys"
     )
     api: Api = Field(default="chat_completions", description="which of the endpoint's APIs to use")
-    stream: bool = True
+    stream: bool = Field(default=True, description="false for an endpoint that cannot stream, or not with tools")
     connect_timeout_s: float = Field(default=10.0, gt=0, allow_inf_nan=False, description="for connecting")
     idle_timeout_s: float = Field(
-        default=120.0, gt=0, allow_inf_nan=False, description="for the silence between two pieces of a stream"
+        default=120.0, gt=0, allow_inf_nan=False, description="for the first piece of a stream, and between two pieces"
     )
     timeout_s: float = Field(
         default=600.0, gt=0, allow_inf_nan=False, description="for a whole answer, streamed or not"
     )
     concurrent_requests: int | None = Field(
-        default=None, ge=1, description="to this model at once, of all tenants of a gateway process"
+        default=None, ge=1, description="requests to this model at once, from all tenants of a gateway process"
     )
     temperature: float | None = Field(default=None, ge=0, le=2, allow_inf_nan=False)
     top_p: float | None = Field(default=None, gt=0, le=1, allow_inf_nan=False)
@@ -99,19 +99,19 @@ class OneModelSettings(Section):
         default=(), max_length=16, examples=["[END]"], description="texts that end an answer"
     )
     reasoning_effort: str | None = Field(default=None, pattern=r"^[a-z]{1,16}$", description="such as low or high")
-    max_output_tokens: int | None = Field(default=None, ge=1, description="per answer; unset means the endpoint's own")
+    max_output_tokens: int | None = Field(default=None, ge=1, description="per answer; unset: the endpoint's own limit")
     max_tokens_name: MaxTokensName | None = Field(
-        default=None, description="the endpoint's name for max_output_tokens; unset means that it is asked once"
+        default=None, description="the endpoint's name for max_output_tokens; unset: both are tried, once"
     )
     tool_choice: str | None = Field(
         default=None, pattern=r"^[A-Za-z0-9_-]{1,64}$", description="auto, none, required or the name of a tool"
     )
-    parallel_tool_calls: bool | None = None
+    parallel_tool_calls: bool | None = Field(default=None, description="false: at most one call in each answer")
     response_format: ResponseFormat | None = Field(
         default=None, description="how the endpoint makes a structured output fit its schema"
     )
     send_reasoning: bool = Field(
-        default=True, description="keep what the endpoint wants back of its reasoning with the thread, and send it back"
+        default=True, description="keep the reasoning that the endpoint wants back with the thread, and send it back"
     )
     store_reasoning: bool = Field(default=False, description="store the reasoning that the endpoint shows, as events")
     prompt_cache: PromptCache | None = Field(default=None, description="how a request marks what may be cached")
@@ -121,12 +121,14 @@ class OneModelSettings(Section):
     client_cert_file: str | None = Field(default=None, description="a client certificate, as PEM")
     client_key_file: str | None = Field(default=None, description="its key, unless it is in the same file")
     proxy: str | None = Field(
-        default=None, pattern=r"^(https?|socks5h?)://", description="instead of that of the environment"
+        default=None, pattern=r"^(https?|socks5h?)://", description="the proxy to use in place of the environment's"
     )
     extra: Annotated[dict[str, JsonValue], AfterValidator(_not_the_drivers)] = Field(
-        default={}, description="added to each request's body"
+        default={}, description="added to each request's body, which it overrides"
     )
-    context_window_tokens: int | None = Field(default=None, ge=1000)
+    context_window_tokens: int | None = Field(
+        default=None, ge=1000, description="the size of the context window, for summarization"
+    )
     input_usd_per_mtok: float | None = Field(default=None, ge=0, allow_inf_nan=False)
     output_usd_per_mtok: float | None = Field(default=None, ge=0, allow_inf_nan=False)
     cached_input_usd_per_mtok: float | None = Field(
@@ -141,11 +143,11 @@ class OneModelSettings(Section):
         if (self.input_usd_per_mtok is None) != (self.output_usd_per_mtok is None):
             raise ValueError("input_usd_per_mtok and output_usd_per_mtok: set both prices or neither")
         if self.input_usd_per_mtok is None and (self.cached_input_usd_per_mtok or self.reasoning_usd_per_mtok):
-            raise ValueError("cached_input_usd_per_mtok and reasoning_usd_per_mtok: set the two other prices, too")
+            raise ValueError("cached_input_usd_per_mtok and reasoning_usd_per_mtok: set the two other prices too")
         if self.api == "responses" and (self.seed is not None or self.stop or self.prompt_cache == "cache_control"):
-            raise ValueError("api: the Responses API has no seed, no stop and no prompt_cache: cache_control")
+            raise ValueError("api: the Responses API has no seed, stop or prompt_cache: cache_control; remove them")
         if self.client_key_file is not None and self.client_cert_file is None:
-            raise ValueError("client_key_file: set client_cert_file, too")
+            raise ValueError("client_key_file: set client_cert_file too")
         return self
 
     def within(self, outer: OneModelSettings, field: str = "model") -> Self:
@@ -223,7 +225,7 @@ class OneModelSettings(Section):
 
 
 class ModelSettings(OneModelSettings):
-    """A model, and those that are asked in its place."""
+    """A model and its fallbacks. OneModelSettings says what unset fields mean."""
 
     fallbacks: tuple[OneModelSettings, ...] = Field(
         default=(),

@@ -290,7 +290,7 @@ def test_an_endpoint_without_keys_needs_no_variable() -> None:
         ({"headers": {"x": "line\nbreak"}}, r"headers.*put a secret in \$\{VARIABLE\}"),
         ({"query": ["a"]}, "query: a mapping is expected"),
         ({"proxy": "proxy:3128"}, "proxy: "),
-        ({"client_key_file": "/k"}, "client_key_file: set client_cert_file, too"),
+        ({"client_key_file": "/k"}, "client_key_file: set client_cert_file too"),
         ({"extra": {"messages": []}}, "extra: messages: the gateway sends this itself"),
         ({"api": "responses", "seed": 1}, "api: the Responses API has no seed"),
         ({"reasoning_usd_per_mtok": 1}, "cached_input_usd_per_mtok and reasoning_usd_per_mtok: set the two other"),
