@@ -198,7 +198,7 @@ async def test_an_error_about_images_names_the_setting_and_others_do_not() -> No
     about = "http://m answered HTTP 400: Invalid content type. image_url is only supported by certain models"
     assert "remove `attachments` from the agent's capabilities" in await said(ModelRefused(about), _user("a", image))
     assert await said(ModelRefused(about), _user("a")) == about
-    key = "http://m answered HTTP 401: no such key; check the model's API key"
+    key = "http://m answered HTTP 401: no such key; check the API key"
     assert await said(ModelRefused(key), _user("a", image)) == key
     long = "http://m answered HTTP 400: maximum context length"
     assert await said(ContextLengthExceeded(long), _user("a", image)) == long

@@ -42,7 +42,7 @@ async def test_the_model_answers_and_records_as_the_server_does() -> None:
         (Fault("drop"), ModelUnavailable, "the connection was dropped"),
         (Fault("nonsense"), ModelNonsense, "nonsense"),
         (Fault("empty"), ModelNonsense, "empty"),
-        (Fault("status", status=401), ModelRefused, "check the model's API key"),
+        (Fault("status", status=401), ModelRefused, "check the API key"),
         (Fault("status", status=413, body="too long"), ContextLengthExceeded, "context window"),
         (Fault("status", status=503, headers={"Retry-After": "7"}), ModelUnavailable, "try again in 7 s"),
     ],
