@@ -23,7 +23,7 @@ Answer = Literal["yes", "no", "unknown"]
 OpenModel = Callable[[bool, RequestSettings], OpenAIModel]
 """Returns a driver for the endpoint; the arguments are `stream` and the settings."""
 
-_BOUND_TOKENS = 1_024  # room for a model that reasons before it says a word
+_BOUND_TOKENS = 512  # room for a model that reasons before it says a word
 _NUMBER: dict[str, Any] = {"type": "integer", "description": "the number to report"}
 _TOOL = ToolSpec(
     "report_number",
@@ -71,8 +71,17 @@ class ModelReport:
 class ModelCheck:
     """Asks the questions. `run` is for one endpoint, once."""
 
-    def __init__(self, open_model: OpenModel, settings: RequestSettings, *, stream: bool) -> None:
+    def __init__(
+        self,
+        open_model: OpenModel,
+        settings: RequestSettings,
+        *,
+        stream: bool,
+        on_answer: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        """Prepare the questions; `on_answer` gets each one when it is answered."""
         self._open = open_model
+        self._on_answer = on_answer
         self._settings = settings
         self._stream = stream
         self._report = ModelReport()
@@ -81,32 +90,36 @@ class ModelCheck:
         """Ask everything, or if `short` only whether the model answers, streams and calls tools."""
         report = self._report
         try:
-            plain = await self._ask("Say: ok", stream=False)
+            first = await self._ask("Say: ok", stream=self._stream)
         except ModelError as error:
             try:
-                plain = await self._ask("Say: ok", stream=True)  # a few endpoints only stream
+                first = await self._ask("Say: ok", stream=not self._stream)
             except ModelError:
                 report.problem = str(error)
                 return report
-        self._found("answers", plain, _said(plain))
-        streamed = await self._tried("streams", "Say: ok", stream=True)
-        calls = await self._calls(stream=self._stream)
-        if not calls and await self._calls(stream=not self._stream):
-            report.settings["stream"], calls = not self._stream, True
+            report.settings["stream"] = not self._stream
+        self._found("answers", first, _said(first))
+        streamed = first if self._streams_calls else await self._tried("streams", "Say: ok", stream=True)
+        if self._streams_calls:
+            self._found("streams", first, "")
+        streams = self._streams_calls
+        calls = await self._calls(stream=streams)
+        if not calls and await self._calls(stream=not streams):
+            report.settings["stream"], calls = not streams, True
         if not short:
-            await self._the_rest(plain, streamed, calls=calls)
+            await self._the_rest(first, streamed, calls=calls)
         return report
 
-    async def _the_rest(self, plain: ModelResponse, streamed: ModelResponse | None, *, calls: bool) -> None:
+    async def _the_rest(self, first: ModelResponse, streamed: ModelResponse | None, *, calls: bool) -> None:
         report = self._report
-        await self._calls(stream=not self._stream)
+        await self._calls(stream=not self._streams_calls)
         if calls:
             await self._parallel_calls()
             await self._history()
         counted = streamed is not None and not streamed.usage.estimated_tokens
         self._found("usage in a stream", streamed if counted else None, "" if counted else "the endpoint reports none")
-        reasoned = plain.usage.reasoning_tokens
-        self._found("reasoning", plain if reasoned else None, f"{reasoned} tokens" if reasoned else "none seen")
+        reasoned = first.usage.reasoning_tokens
+        self._found("reasoning", first if reasoned else None, f"{reasoned} tokens" if reasoned else "none seen")
         await self._structured()
         await self._context()
         if report.settings.get("max_tokens_name"):
@@ -223,6 +236,7 @@ class ModelCheck:
 
     def _found(self, question: str, response: ModelResponse | None, detail: str, otherwise: Answer = "no") -> None:
         self._report.findings.append(Finding(question, "yes" if response is not None else otherwise, detail))
+        self._on_answer(question)
 
 
 def context_tokens(listed: Any) -> int | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -26,7 +26,7 @@ app = Commands(help="Models: what an endpoint can do, and which settings it need
 
 _STYLES = {"yes": "green", "no": "yellow", "unknown": "dim"}
 # Longer than a small question needs, shorter than a person waits for a silent endpoint.
-_SILENCE_S = 60.0
+_PATIENCE_S = {"idle_timeout_s": 60.0, "timeout_s": 120.0}
 
 
 def configured(config: Config) -> Iterator[OneModelSettings]:
@@ -42,19 +42,23 @@ def configured(config: Config) -> Iterator[OneModelSettings]:
                     yield model
 
 
-async def checked(model: OneModelSettings, *, short: bool = False) -> ModelReport:
+async def checked(
+    model: OneModelSettings, *, short: bool = False, on_answer: Callable[[str], None] = lambda _: None
+) -> ModelReport:
     """Ask a model's endpoint what it can do. Raises Misconfigured for a model without a key."""
     from agent.models.model_check import ModelCheck
     from agent.models.openai_model import OpenAIModel
 
     key, connection = model.resolved_api_key(), model.connection()
-    connection = replace(connection, idle_timeout_s=min(connection.idle_timeout_s, _SILENCE_S))
+    waits_s = {name: min(getattr(connection, name), _PATIENCE_S[name]) for name in _PATIENCE_S}
+    connection = replace(connection, **waits_s)
 
     def open_model(stream: bool, settings: RequestSettings) -> OpenAIModel:
         known: dict[str, Any] = {"base_url": model.resolved_base_url(), "api_key": key, "connection": connection}
         return OpenAIModel(model.resolved_name(), stream=stream, settings=settings, prices=model.prices(), **known)
 
-    return await ModelCheck(open_model, model.request_settings(), stream=model.stream).run(short=short)
+    check = ModelCheck(open_model, model.request_settings(), stream=model.stream, on_answer=on_answer)
+    return await check.run(short=short)
 
 
 @app.command()
@@ -74,8 +78,8 @@ async def check(
     documents = []
     for model in _named(name, config, base_url, api_key_env):
         shown = f"{model.resolved_name()} at {model.resolved_base_url() or 'https://api.openai.com/v1'}"
-        with SlowWork(f"asking {shown}"):
-            report = await checked(model, short=short)
+        with SlowWork(f"asking {shown}") as work:
+            report = await checked(model, short=short, on_answer=work.at)
         documents.append(
             {
                 "model": model.resolved_name(),

@@ -121,7 +121,7 @@ class OneModelSettings(Section):
     client_cert_file: str | None = Field(default=None, description="a client certificate, as PEM")
     client_key_file: str | None = Field(default=None, description="its key, unless it is in the same file")
     proxy: str | None = Field(
-        default=None, pattern=r"^(https?|socks5h?)://", description="the proxy to use in place of the environment's"
+        default=None, pattern=r"^https?://", description="the proxy to use in place of the environment's"
     )
     extra: Annotated[dict[str, JsonValue], AfterValidator(_not_the_drivers)] = Field(
         default={}, description="added to each request's body, which it overrides"
