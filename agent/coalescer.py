@@ -20,6 +20,11 @@ class Coalescer:
         self._buffered_chars = 0
         self._timer: asyncio.TimerHandle | None = None
 
+    @property
+    def waits(self) -> bool:
+        """Whether anything is buffered."""
+        return bool(self._pieces)
+
     def add(self, text: str) -> None:
         if not text or self._left_chars < 0:
             return

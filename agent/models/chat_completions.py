@@ -14,11 +14,12 @@ from agent.frozen import storable_text
 from agent.messages import Message
 from agent.models.endpoint_errors import UnusableAnswer
 from agent.models.model import Arrived
-from agent.models.provider_data import Blocks, kept
+from agent.models.provider_data import LIMIT_CHARS, Blocks, json_chars, kept
 from agent.tools.intake import ArgumentReader
 
-# How models write tool calls, which their servers did not recognise as such.
-_CALL = re.compile(r"(?:^|\n)\s*(?:<tool_call>|<function=\w|\[TOOL_CALLS\]|<\|python_tag\|>|<\uff5ctool\u2581calls)")
+# How models write tool calls, which their servers did not recognise as such. Each line is looked at once: an answer may
+# be millions of empty lines.
+_CALL = re.compile(r"(?m)^[^\S\n]*(?:<tool_call>|<function=\w|\[TOOL_CALLS\]|<\|python_tag\|>|<\uff5ctool\u2581calls)")
 
 # Blocks of reasoning that are sent back: OpenRouter's, and those of LiteLLM for Anthropic's signed thinking.
 _BLOCKS = ("reasoning_details", "thinking_blocks")
@@ -85,6 +86,7 @@ class Gathered:
     _calls: list[_Call] = field(default_factory=list)
     _open: dict[int, _Call] = field(default_factory=dict)
     _taken: int = 0
+    _held_chars: float = 0
 
     def add(self, answer: Any) -> Arrived:
         """Add a chunk of a stream or a whole answer, as JSON; return what it brought. Raises UnusableAnswer."""
@@ -106,7 +108,7 @@ class Gathered:
             return Arrived()
         calls = said.get("tool_calls")
         for fragment in calls if isinstance(calls, list) else ():
-            if isinstance(fragment, dict):
+            if isinstance(fragment, dict) and not self.endless:  # each is looked for among all others
                 self._add_call(fragment, whole=whole)
         return Arrived(self._add_text(said), self._add_reasoning(said, whole=whole))
 
@@ -125,8 +127,7 @@ class Gathered:
         for name in _BLOCKS:
             if said.get(name):
                 in_blocks = self._blocks.setdefault(name, Blocks()).add(said[name], whole=whole) or in_blocks
-        if isinstance(extra := said.get("extra_content"), dict):
-            self._extra["extra_content"] = extra
+        self._hold(self._extra, said, ("extra_content",))
         name = next((name for name in _REASONING if said.get(name) and isinstance(said[name], str)), "")
         reasoning: str = said[name] if name else in_blocks or _thinking(said.get("content"))
         if name:
@@ -153,7 +154,16 @@ class Gathered:
             if index is not None:
                 self._open[index] = call
         call.add(id_, name, arguments)
-        call.extra |= {name: value for name in _CALL_EXTRAS if isinstance(value := fragment.get(name), dict) and value}
+        self._hold(call.extra, fragment, _CALL_EXTRAS)
+
+    def _hold(self, held: dict[str, Any], sent: dict[str, Any], names: Iterable[str]) -> None:
+        """Take what is sent back as it came, while all of it is short enough to be kept."""
+        for name in names:
+            value = sent.get(name)
+            if isinstance(value, dict) and value:
+                self._held_chars += json_chars(value)
+                if self._held_chars <= LIMIT_CHARS:
+                    held[name] = value
 
     def _call_of(self, index: int | None, id_: str) -> _Call | None:
         """Return the call that a fragment seems to continue, None for a new one."""
@@ -184,10 +194,12 @@ class Gathered:
 
         DeepSeek requires the reasoning of every answer that called tools, however old, and has no use for any other.
         """
-        said = self._extra | {name: whole for name, blocks in self._blocks.items() if (whole := blocks.whole())}
+        extra, extras = self._extra, [call.extra for call in calls]
+        if self._held_chars > LIMIT_CHARS:  # some of it is missing
+            extra, extras = {}, []
+        said = extra | {name: whole for name, blocks in self._blocks.items() if (whole := blocks.whole())}
         if calls and not any(name in said for name in _BLOCKS):
             said |= {name: storable_text("".join(pieces)) for name, pieces in self._reasoning.items()}
-        extras = [call.extra for call in calls]
         return ({"message": said} if said else {}) | ({"calls": extras} if any(extras) else {})
 
 

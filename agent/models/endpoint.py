@@ -5,11 +5,13 @@ agent.models.bounded_http, because the library buffers without a limit and loses
 """
 
 import asyncio
+import base64
 import os
-from collections.abc import AsyncIterator, Callable, Mapping
+import re
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
-from urllib.parse import parse_qsl, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, unquote, urlsplit, urlunsplit
 
 import httpx2
 import openai
@@ -48,9 +50,7 @@ class Endpoint:
             raise ValueError("no API key: set OPENAI_API_KEY, or give api_key")
         parts = urlsplit(base_url or "")
         query = {**dict(parse_qsl(parts.query, keep_blank_values=True)), **connection.query}
-        proxy = urlsplit(connection.proxy or "")
-        secrets = {parts.password, proxy.password, *query.values(), *connection.headers.values()}
-        self._secrets = frozenset({api_key, *(secret for secret in secrets if secret)})
+        self._secrets = frozenset({api_key, *query.values(), *_secrets_in(base_url, connection)})
         keyless = not api_key and "authorization" not in {name.lower() for name in connection.headers}
         # The library takes no client without a key, but a request without one.
         self._headers = {"Authorization": openai.omit} if keyless else {}
@@ -165,6 +165,17 @@ class Endpoint:
     def _too_slow(self, what: str, timeout_s: float, setting: str) -> ModelUnavailable:
         said = f"{self.address} did not {what} within {timeout_s:g} s; raise the model's {setting}"
         return ModelUnavailable(said, unanswered=setting != "connect_timeout_s")
+
+
+def _secrets_in(base_url: str | None, connection: Connection) -> Iterator[str]:
+    """Yield what an endpoint's messages may quote of a connection's credentials: also a token without its scheme."""
+    for address in (base_url, connection.proxy):
+        parts = urlsplit(address or "")
+        user, password = unquote(parts.username or ""), unquote(parts.password or "")
+        if password:
+            yield from (password, parts.password or "", base64.b64encode(f"{user}:{password}".encode()).decode())
+    for value in connection.headers.values():
+        yield from (value, *re.split(r"[\s=;,]+", value))
 
 
 def _on_loopback(host: str) -> bool:

@@ -22,6 +22,7 @@ from agent.tools.intake import values_in
 _LIMIT_CHARS = 1000
 _LIMIT_VALUES = 100_000
 _LOOKED_AT_CHARS = 64 * 1024
+_WORD_CHARS = 200
 
 # How endpoints say that the messages are too long.
 _TOO_LONG = re.compile(
@@ -153,7 +154,7 @@ def _words(said: Any) -> str:
 
 
 def _word(said: Any) -> str:
-    return said if isinstance(said, str) else ""
+    return said[:_WORD_CHARS] if isinstance(said, str) else ""
 
 
 def _status(code: Any) -> int | None:

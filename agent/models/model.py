@@ -25,6 +25,8 @@ _PDF_BYTES_PER_TOKEN = 32
 _PDF_TOKENS_LIMIT = 50_000
 # Of the name of the model that answered, which an endpoint chooses.
 _MODEL_CHARS = 200
+# Of the order of text and reasoning, in the events of one answer.
+_CHANGES_LIMIT = 1_000
 
 
 class OnDelta(Protocol):
@@ -147,10 +149,15 @@ class MeteredModel:
 
 
 class _Deltas:
-    """Emits the pieces of an attempt, of its text and of its reasoning, in the order in which they arrive."""
+    """Emits the pieces of an attempt, of its text and of its reasoning, in the order in which they arrive.
+
+    An answer that changes between the two all the time would make an event of each character: in the end only time
+    separates its pieces.
+    """
 
     def __init__(self, events: EventSink) -> None:
         self.reasoning_chars = 0
+        self._changes_left = _CHANGES_LIMIT
         self._text = Coalescer(lambda text: emit(events, "model_delta", text=text))
         self._reasoning = Coalescer(lambda text: emit(events, "reasoning_delta", text=text))
 
@@ -159,7 +166,9 @@ class _Deltas:
             self.reasoning_chars += len(text)
         now, before = (self._reasoning, self._text) if reasoning else (self._text, self._reasoning)
         if shown and text:
-            before.flush()
+            if before.waits and self._changes_left:
+                self._changes_left -= 1
+                before.flush()
             now.add(text)
 
     def flush(self) -> None:
@@ -169,8 +178,14 @@ class _Deltas:
 
 def lost_usage(request: InferenceRequest, received_chars: int) -> Usage:
     """Return the estimate for an attempt whose end is not known."""
-    sent, received = request_tokens(request), -(-received_chars // CHARS_PER_TOKEN)
-    return Usage(input_tokens=sent, output_tokens=received, estimated_tokens=sent + received)
+    sent = request_tokens(request)
+    return Usage(input_tokens=sent, estimated_tokens=sent) + received_usage(received_chars)
+
+
+def received_usage(received_chars: int) -> Usage:
+    """Return the estimate for what has arrived of an answer."""
+    tokens = -(-received_chars // CHARS_PER_TOKEN)
+    return Usage(output_tokens=tokens, estimated_tokens=tokens)
 
 
 def charge_failure(error: BaseException, usage: Usage) -> None:

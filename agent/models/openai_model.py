@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any, Self
 
@@ -26,7 +26,7 @@ from agent.models.endpoint_errors import (
     plain,
 )
 from agent.models.endpoint_meanings import CUT_OFF
-from agent.models.model import OnDelta
+from agent.models.model import OnDelta, charge_failure
 from agent.models.prices import Prices
 from agent.models.reported_usage import usage_of
 from agent.models.settings import Api, Connection, MaxTokensName, RequestSettings
@@ -114,8 +114,12 @@ class OpenAIModel:
         may_be_empty = bool(request.messages) and request.messages[-1].role == "tool"
         stream, closing = self._stream, False
         while True:
-            body = self._request_body(self.name, request, self._settings, self._provider)
-            gathered = self._gathered()
+            asked = (self.name, request, self._settings, self._provider)
+            # Files become base64, which the event loop must not wait for.
+            body = (
+                await asyncio.to_thread(self._request_body, *asked) if request.contents else self._request_body(*asked)
+            )
+            gathered, left_out = self._gathered(), frozenset(self._not_taken)
             try:
                 await self._ask(body, gathered, on_delta, stream=stream)
                 self._answers_whole = self._answers_whole or stream != self._stream
@@ -128,20 +132,29 @@ class OpenAIModel:
                 unanswered = isinstance(error, ModelUnavailable) and error.unanswered
                 if gathered.begun or unanswered:  # else nothing is charged
                     error.usage = self._usage(gathered, body)
-                elif isinstance(error, ModelRefused) and self._adapted(error.unsupported_parameter, body):
+                elif isinstance(error, ModelRefused) and self._adapted(error.unsupported_parameter, body, left_out):
                     continue
                 elif closing and isinstance(error, ModelUnavailable):
                     closing = False  # the server was closing the connection of the empty stream: take another one
                     continue
                 raise
+            except asyncio.CancelledError as error:
+                if gathered.begun:  # also calls, whose pieces `on_delta` does not get
+                    charge_failure(error, self._usage(gathered, body))
+                raise
 
-    def _adapted(self, parameter: str | None, body: Mapping[str, Any]) -> bool:
-        """Remember what an endpoint does not take; return whether to ask again without it."""
-        if parameter in _OPTIONAL - self._not_taken:
+    def _adapted(self, parameter: str | None, body: Mapping[str, Any], left_out: Collection[str]) -> bool:
+        """Remember what an endpoint does not take; return whether to ask again without it.
+
+        Another request may have found it since this one was sent, without what was `left_out` then.
+        """
+        if parameter in _OPTIONAL.difference(left_out):
             self._not_taken.add(parameter)
             return True
         if parameter not in _MAX_TOKENS_NAMES or parameter not in body or parameter in self._settings.extra:
             return False
+        if self._renamed and self._settings.max_tokens_name != parameter:
+            return True
         renamed, self._renamed = self._renamed, True
         self._settings = replace(self._settings, max_tokens_name=_MAX_TOKENS_NAMES[parameter == "max_tokens"])
         return not renamed  # else it takes neither

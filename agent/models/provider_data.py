@@ -5,6 +5,7 @@ what no store returns as it was, is left out: the message is complete without it
 """
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,10 +24,17 @@ def kept(provider: str | None, data: Mapping[str, Any]) -> ProviderData | None:
     if provider is None or not data:
         return None
     try:
-        json_chars = len(json.dumps(data, allow_nan=False))
-        return ProviderData(provider=provider, data=dict(data)) if json_chars <= LIMIT_CHARS else None
-    except (ValueError, RecursionError):  # NaN, half of a surrogate pair, or nested too deeply
+        return ProviderData(provider=provider, data=dict(data)) if json_chars(data) <= LIMIT_CHARS else None
+    except ValueError:  # half of a surrogate pair, or nested too deeply
         return None
+
+
+def json_chars(data: Any) -> float:
+    """Return the length of a value as JSON; infinity for one that cannot be kept, with NaN or nested too deeply."""
+    try:
+        return len(json.dumps(data, allow_nan=False))
+    except (ValueError, RecursionError):
+        return math.inf
 
 
 def kept_for(message: Message, provider: str | None) -> Mapping[str, Any]:
@@ -40,7 +48,7 @@ class Blocks:
     """Blocks of reasoning, such as OpenRouter's reasoning_details, put together from the pieces of a stream."""
 
     _blocks: list[tuple[dict[str, Any], dict[str, list[str]]]] = field(default_factory=list)
-    _chars: int = 0
+    _chars: float = 0
 
     def add(self, pieces: Any, *, whole: bool) -> str:
         """Add the pieces of a chunk, or the blocks of a `whole` answer; return their text."""
@@ -49,16 +57,24 @@ class Blocks:
             if isinstance(piece, dict):
                 texts = {name: text for name in _TEXTS if isinstance(text := piece.get(name), str)}
                 said.extend(texts.values())
-                # Not what each piece repeats, such as its format.
-                self._chars += 1 + sum(map(len, texts.values())) + len(str(piece.get("data", "")))
+                self._chars += 1 + sum(map(len, texts.values()))
                 if self._chars <= LIMIT_CHARS:
-                    self._add(piece, texts, whole=whole)
+                    try:
+                        self._add(piece, texts, whole=whole)
+                    except RecursionError:  # it cannot be compared, nor kept
+                        self._chars = math.inf
         return "".join(said)
 
     def _add(self, piece: dict[str, Any], texts: dict[str, str], *, whole: bool) -> None:
         if whole or not self._blocks or not _continues(self._blocks[-1][0], piece):
             self._blocks.append(({}, {}))
         known, written = self._blocks[-1]
+        # Not what each piece repeats, such as its format.
+        new = {name: value for name, value in piece.items() if name not in texts and known.get(name) != value}
+        self._chars += json_chars(new)
+        if self._chars > LIMIT_CHARS:
+            self._blocks.clear()
+            return
         # In the order of the endpoint's own keys. A later piece repeats or completes a value, and null says nothing.
         known.update({name: value for name, value in piece.items() if value is not None or name not in known})
         for name, text in texts.items():

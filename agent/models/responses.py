@@ -17,13 +17,14 @@ from agent.models.chat_completions import call_ids
 from agent.models.chat_request import cache_key, response_format, sent_function
 from agent.models.endpoint_errors import UnusableAnswer
 from agent.models.model import Arrived
-from agent.models.provider_data import kept, kept_for
+from agent.models.provider_data import LIMIT_CHARS, json_chars, kept, kept_for
 from agent.models.settings import RequestSettings
 from agent.models.shown_message import ShownFile, ShownMessage, shown_messages
 from agent.tools.intake import ArgumentReader
 
 _USUAL = RequestSettings()
 _ID_CHARS = 64
+_ITEMS_LIMIT = 512
 _SAID, _CALLED, _REASONED = "message", "function_call", "reasoning"
 _ENDS = {f"response.{status}": status for status in ("completed", "incomplete", "failed", "cancelled")}
 _DELTAS = {
@@ -161,7 +162,7 @@ def _sent_call(call: ToolCall) -> dict[str, Any]:
 class _Item:
     """An item of the output: a message, a call, reasoning, or what a tool of the endpoint's own did.
 
-    `whole` is the item as the endpoint ended it, `pieces` is what its deltas brought, the last of them of `part`.
+    `whole` is what is kept of an ended item, and `said` its text; `pieces` came by deltas, the last of them of `part`.
     """
 
     kind: str
@@ -172,6 +173,7 @@ class _Item:
     pieces: list[str] = field(default_factory=list)
     part: Any = None
     whole: dict[str, Any] | None = None
+    said: str = ""
 
     def describe(self, item: Mapping[str, Any]) -> None:
         """Take the names that an item has from its start."""
@@ -182,7 +184,7 @@ class _Item:
     @property
     def text(self) -> str:
         """The item's text: a message, arguments or reasoning. What it ended with counts, not its pieces."""
-        return (_text_of(self.kind, self.whole) if self.whole is not None else "") or "".join(self.pieces)
+        return self.said or "".join(self.pieces)
 
 
 @dataclass
@@ -201,6 +203,7 @@ class Gathered:
     ended: bool = False
     _items: list[_Item] = field(default_factory=list)
     _taken: int = 0
+    _held_chars: float = 0
 
     def add(self, answer: Any) -> Arrived:
         """Add an event of a stream or a whole answer, as JSON; return what it brought. Raises UnusableAnswer."""
@@ -241,9 +244,20 @@ class Gathered:
         found = self._item(kind, {**answer, "item_id": item.get("id") or item.get("call_id")})
         found = found or self._begin(kind, answer)
         found.describe(item)
-        found.whole = item
+        found.said = _text_of(kind, item)
+        found.whole = self._held(kind, item)
         self.refused = self.refused or (kind == _SAID and _has_refusal(item))
         return Arrived() if found.pieces else self._brought(kind, found.text)
+
+    def _held(self, kind: str, item: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what is kept of an item: texts and calls are in the message, everything else is the endpoint's.
+
+        Nothing is, once all of it is too long to be kept.
+        """
+        if kind in (_SAID, _CALLED):
+            return {name: known for name in ("id", "phase") if isinstance(known := item.get(name), str) and known}
+        self._held_chars += json_chars(item)
+        return dict(item) if self._held_chars <= LIMIT_CHARS else {}
 
     def _brought(self, kind: str, text: str) -> Arrived:
         self._taken += len(text)
@@ -274,8 +288,9 @@ class Gathered:
     def _end(self, response: dict[str, Any], ends: str) -> Arrived:
         """Take the response that ends a stream, or that is the whole answer."""
         self.ended = True
-        output = response.get("output")
-        output = [item for item in output if isinstance(item, dict)] if isinstance(output, list) else []
+        listed = response.get("output")
+        listed = listed[: _ITEMS_LIMIT + 1] if isinstance(listed, list) else []  # each is looked for among all others
+        output = [item for item in listed if isinstance(item, dict)]
         brought = Arrived()
         # Its items may lack what they had when they ended, so it counts only where some are missing.
         if len(output) > len(self._items) or (output and any(item.whole is None for item in self._items)):
@@ -293,7 +308,7 @@ class Gathered:
 
     def _replace(self, output: Sequence[dict[str, Any]]) -> Arrived:
         shown = {item.kind for item in self._items if item.pieces or item.whole is not None}
-        self._items = []
+        self._items, self._held_chars = [], 0
         written, reasoned = self.written_chars, self.reasoning_chars
         parts = [(_text(item.get("type")), self._add_whole(item, {})) for item in output]
         if shown:  # its characters have been counted
@@ -303,7 +318,7 @@ class Gathered:
 
     @property
     def endless(self) -> bool:
-        return self._taken > 4 * 1024 * 1024 or len(self._items) > 512
+        return self._taken > 4 * 1024 * 1024 or len(self._items) > _ITEMS_LIMIT
 
     @property
     def empty(self) -> bool:
@@ -321,8 +336,8 @@ class Gathered:
         content = "".join(item.text for item in items if item.kind == _SAID)
         wanted = [kept_item for item in items if (kept_item := _kept_item(item)) is not None]
         # Without reasoning the message says it all.
-        opaque = any(item["type"] not in (_SAID, _CALLED) or "phase" in item for item in wanted)
-        back = kept(provider, {"items": wanted} if opaque else {})
+        opaque = any(item.get("type") not in (_SAID, _CALLED) or "phase" in item for item in wanted)
+        back = kept(provider, {"items": wanted} if opaque and self._held_chars <= LIMIT_CHARS else {})
         return Message(role="assistant", content=content, tool_calls=tuple(read), provider_data=back)
 
     def _in_order(self) -> list[_Item]:
@@ -332,13 +347,11 @@ class Gathered:
 
 
 def _kept_item(item: _Item) -> dict[str, Any] | None:
-    """Return what is kept of an item: texts and calls are in the message, everything else is the endpoint's."""
-    whole = item.whole or {}
-    same = {name: known for name in ("id", "phase") if isinstance(known := whole.get(name), str) and known}
+    """Return an item as the message keeps it, None if it does not."""
     if item.kind == _SAID:
-        return {"type": _SAID, **same, "chars": len(item.text)} if item.text else None
+        return {"type": _SAID, **(item.whole or {}), "chars": len(item.text)} if item.text else None
     if item.kind == _CALLED:
-        return {"type": _CALLED, **same}
+        return {"type": _CALLED, **(item.whole or {})}
     return item.whole if item.kind else None  # reasoning that did not end cannot be continued
 
 

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 from agent.messages import Attachment, Message
 
+_REPLACEMENT = "\ufffd"
+
 
 @dataclass(frozen=True)
 class ShownFile:
@@ -70,9 +72,9 @@ def _from_tools(parts: Sequence[str | ShownFile]) -> ShownMessage:
 
 
 def described(attachment: Attachment) -> str:
-    """Return which file it is, for the model."""
+    """Return which file it is, for the model, on one line: its name is not the words of the user."""
     kind = "image" if attachment.media_type.startswith("image/") else "PDF"
-    return f"the {kind} {attachment.path}"
+    return f"the {kind} {''.join(char if char.isprintable() else _REPLACEMENT for char in attachment.path)}"
 
 
 def left_out(message: Message, reasons: Mapping[Attachment, str]) -> Message:

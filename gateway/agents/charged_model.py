@@ -14,7 +14,7 @@ from typing import Protocol
 
 from agent.hooks.hook import InferenceRequest
 from agent.messages import Usage
-from agent.models.model import Model, OnDelta, charge_failure, charged, lost_usage
+from agent.models.model import Model, OnDelta, charge_failure, charged, lost_usage, received_usage
 from agent.models.prices import Prices
 from agent.state import ModelResponse
 
@@ -54,7 +54,8 @@ class ChargedModel:
         return self.model.name
 
     async def infer(self, request: InferenceRequest, on_delta: OnDelta) -> ModelResponse:
-        attempt = await self.charges.begin(request.agent, self.name, self._lost(request, 0))
+        sent = lost_usage(request, 0)  # once: it takes as long as the thread is long
+        attempt = await self.charges.begin(request.agent, self.name, self._lost(sent, 0))
         begun_s, first_token_s, received_chars, reported_chars = self.clock(), None, 0, 0
 
         def received(text: str, *, reasoning: bool = False, shown: bool = True) -> None:
@@ -64,7 +65,7 @@ class ChargedModel:
             received_chars += len(text)
             if received_chars >= reported_chars + _REPORTED_CHARS:
                 reported_chars = received_chars
-                attempt.grew(self._lost(request, received_chars))
+                attempt.grew(self._lost(sent, received_chars))
             on_delta(text, reasoning=reasoning, shown=shown)
 
         usage = Usage()
@@ -74,13 +75,14 @@ class ChargedModel:
         except BaseException as error:
             usage = charged(error) or usage
             if charged(error) is None and (received_chars or isinstance(error, asyncio.CancelledError)):
-                usage = self._lost(request, received_chars)
+                usage = self._lost(sent, received_chars)
                 charge_failure(error, usage)
             raise
         finally:
             attempt.end(usage, first_token_s)
         return response
 
-    def _lost(self, request: InferenceRequest, received_chars: int) -> Usage:
-        usage = lost_usage(request, received_chars)
+    def _lost(self, sent: Usage, received_chars: int) -> Usage:
+        """Return the estimate for an attempt whose end is not known."""
+        usage = sent + received_usage(received_chars)
         return usage if self.prices is None else usage.with_(cost_usd=self.prices.cost_usd(usage))

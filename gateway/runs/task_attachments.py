@@ -32,9 +32,11 @@ async def task_attachments(
     if not thread:
         raise InvalidArgument("attachments: name the thread whose workspace has the files; a new thread has none")
     resolved = dict.fromkeys(map(_resolved, paths))
-    found = [await _attachment(tool_calls, tenant, settings, thread, path) for path in resolved]
-    if sum(one.size_bytes for one in found) > settings.shown_mib * 1024 * 1024:
-        raise InvalidArgument(f"attachments: {settings.shown_mib} MiB in all at most, as many as a request shows")
+    found: list[Attachment] = []
+    for path in resolved:
+        found.append(await _attachment(tool_calls, tenant, settings, thread, path))
+        if sum(one.size_bytes for one in found) > settings.shown_mib * 1024 * 1024:  # no more are read
+            raise InvalidArgument(f"attachments: {settings.shown_mib} MiB in all at most, as many as a request shows")
     return tuple(found)
 
 

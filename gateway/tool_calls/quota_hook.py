@@ -95,7 +95,8 @@ class QuotaHook(Hook):
         # count_moved() counts what a service executor streams.
         streams = executor is not None and executor.moved_bytes is not None
         if limits.bytes_per_day is not None and tool.result is not None and not tool.blocked and not streams:
-            await self.quotas.add(self.tenant, limits, {BYTES: len(tool.result.content)})
+            shown_bytes = sum(one.size_bytes for one in tool.result.attachments)
+            await self.quotas.add(self.tenant, limits, {BYTES: len(tool.result.content) + shown_bytes})
         return state
 
     def suspended(self, state: AgentState) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import socket
 import ssl
@@ -115,6 +116,17 @@ async def test_what_an_endpoint_repeats_of_a_header_or_the_query_is_not_shown() 
         with pytest.raises(ModelError) as failed:
             await ask(raw.base_url, headers={"api-key": "header-secret-1"}, query={"key": "query-secret-1"})
     assert "secret-1" not in str(failed.value)
+
+
+async def test_a_token_is_not_shown_without_the_scheme_that_it_was_sent_with_either() -> None:
+    basic = base64.b64encode(b"user:pass-secret-1").decode()
+    body = {"error": {"message": f"neither token-secret-1 nor {basic} nor padded-secret-1== is known"}}
+    async with serving(answering(body, 401)) as raw:
+        headers = {"X-Token": "Bearer token-secret-1", "Cookie": "session=padded-secret-1==; path=/"}
+        with pytest.raises(ModelError) as failed:
+            await ask(raw.base_url.replace("http://", "http://user:pass-secret-1@"), headers=headers)
+    assert "secret-1" not in str(failed.value)
+    assert basic not in str(failed.value)
 
 
 # --- TLS ---

@@ -55,3 +55,11 @@ async def test_reasoning_that_is_not_shown_is_counted_for_the_attempt_that_succe
     assert [type_ for type_, _ in pieces_of(events)].count("reasoning_delta") == (3 if shown else 0)
     (finished,) = events.of("model_finished")
     assert finished["reasoning_chars"] == 4
+
+
+async def test_an_answer_that_changes_all_the_time_is_no_event_for_each_character() -> None:
+    events = await events_of(Reasons(*("?a", "b") * 5_000))
+    pieces = pieces_of(events)
+    assert len(pieces) < 1_100
+    for kind, char in (("reasoning_delta", "?a"), ("model_delta", "b")):
+        assert "".join(str(text) for type_, text in pieces if type_ == kind) == char * 5_000

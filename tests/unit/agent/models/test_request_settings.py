@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import itertools
 import json
@@ -21,7 +22,8 @@ from agent.models.openai_model import OpenAIModel
 from agent.models.scripted_model_server import Call, Fault, ScriptedModelServer, Turn
 from agent.models.settings import RequestSettings
 from agent.state import AgentState
-from tests.unit.agent.models.asking import BOTH, REQUEST
+from tests.unit.agent.models.asking import BOTH, REQUEST, completion
+from tests.unit.agent.models.raw_endpoint import answering, serving
 
 SCHEMA: dict[str, JsonValue] = {"type": "object"}
 ASKED = replace(REQUEST, tools=(ToolSpec("ls", "lists", SCHEMA),), output_schema=SCHEMA, thread="t1")
@@ -182,3 +184,22 @@ async def test_a_run_sends_a_stable_prefix_from_step_to_step() -> None:
     sent = [json.dumps([request["tools"], request["messages"]])[:-2] for request in server.requests]
     assert len(sent) == 6
     assert all(later.startswith(earlier) for earlier, later in itertools.pairwise(sent))
+
+
+@pytest.mark.parametrize("parameter", ["max_tokens", "stream_options"])
+async def test_requests_at_the_same_time_are_all_asked_again(parameter: str) -> None:
+    """The second refusal arrives when the first one has been learned from."""
+    both = asyncio.Barrier(2)
+
+    async def refused(writer: asyncio.StreamWriter) -> None:
+        await both.wait()
+        said = {"error": {"message": f"Unsupported parameter: '{parameter}'", "code": "unsupported_parameter"}}
+        await answering(said, 400)(writer)
+
+    async with serving(refused, refused, answering(completion({"content": "hi"}))) as endpoint:
+        settings = RequestSettings(max_output_tokens=5)
+        async with OpenAIModel("m", base_url=endpoint.base_url, api_key="", settings=settings) as model:
+            asked = [model.infer(REQUEST, no_deltas) for _ in range(2)]
+            answers = await asyncio.gather(*asked)
+    assert [answer.message.content for answer in answers] == ["hi", "hi"]
+    assert [parameter in body for _, _, body in endpoint.requests] == [True, True, False, False]

@@ -145,3 +145,14 @@ async def test_nothing_is_sent_before_it_is_on_record() -> None:
     with pytest.raises(ModelUnavailable, match="has ended"):
         await ChargedModel(model, bill, None).infer(REQUEST, no_deltas)
     assert bill.ended == []
+
+
+async def test_a_long_thread_is_estimated_once_however_much_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes as long as the thread is long: the event loop would do little else during a long answer."""
+    looked_at: list[InferenceRequest] = []
+    monkeypatch.setattr(
+        "gateway.agents.charged_model.lost_usage", lambda request, chars: looked_at.append(request) or Usage()
+    )
+    bill = Bill()
+    await ChargedModel(Says(("x" * 2000,) * 9, says("x")), bill, PRICES).infer(REQUEST, no_deltas)
+    assert (len(bill.estimates), looked_at) == (10, [REQUEST])

@@ -15,7 +15,7 @@ from agent.capabilities.flow import flow
 from agent.capabilities.limits import limits
 from agent.errors import ModelUnavailable
 from agent.hooks.hook import InferenceRequest
-from agent.messages import Message, ToolCall, ToolResult, Usage
+from agent.messages import Attachment, Message, ToolCall, ToolResult, Usage
 from agent.models.model import Model, OnDelta
 from agent.state import AgentState, CurrentExecution, ModelResponse, ToolExecution
 from agent.subagents.capability import Subagent, subagents
@@ -431,6 +431,16 @@ async def test_bytes_of_results_are_counted_and_refuse_the_next_call(quotas: Quo
     refusal = refused.context.get(REFUSED)
     assert refusal is not None
     assert refusal.details["quota"] == "bytes_per_day"
+
+
+async def test_bytes_of_files_that_the_model_is_shown_are_bytes_of_results(quotas: Quotas) -> None:
+    async def shows(_a: AnyArguments, _c: object) -> ToolResult:
+        image = Attachment(path="/workspace/a.png", media_type="image/png", size_bytes=1000, sha256="0")
+        return ToolResult(content=b"x" * 10, attachments=(image,))
+
+    daily = QuotasSection(bytes_per_day=2000)
+    await _calls(_hook(quotas, daily), call("go", "c1"), run=shows)
+    assert (await quotas.usage("t", daily))["bytes_per_day"].used == 1010
 
 
 def _execution(call_id: str) -> ToolExecution:
