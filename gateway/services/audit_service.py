@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from gateway.audit.audit import Audit
 from gateway.audit_chain.chain import AuditRecord
 from gateway.errors import InvalidArgument, NotFound, Unavailable
-from gateway.services.messages import message, paging
+from gateway.services.messages import message, microseconds, paging
 from gateway.serving.edge import Authenticator, streaming, unary
 from gateway.storage.audit_reader import AuditFilter
 from gateway.tenancy.tenants import Tenant
@@ -67,8 +67,8 @@ class AuditService(grpc_pb.AuditServiceServicer):
 def _filter(asked: pb.AuditFilter) -> AuditFilter:
     return AuditFilter(
         kinds=tuple(asked.kinds),
-        since_us=asked.since.ToMicroseconds() if asked.HasField("since") else None,
-        until_us=asked.until.ToMicroseconds() if asked.HasField("until") else None,
+        since_us=microseconds(asked, "since"),
+        until_us=microseconds(asked, "until"),
         **{name: getattr(asked, name) for name in ("thread", "run_id", "tool", "verdict", "rule", "actor")},
     )
 

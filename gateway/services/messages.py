@@ -11,7 +11,7 @@ from google.protobuf.internal.enum_type_wrapper import EnumTypeWrapper
 from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from gateway.errors import DeadlineExceeded, Internal, PermissionDenied, Unavailable
+from gateway.errors import DeadlineExceeded, Internal, InvalidArgument, PermissionDenied, Unavailable
 from gateway.tool_calls.program_calls import EndedProgram
 from gateway.tool_calls.tool_calls import FinishedToolCall
 from gateway.v1 import process_service_pb2 as pb
@@ -27,6 +27,19 @@ _STREAM_PARTS = ("size_bytes", "path", "path_bytes", "closed")
 def timestamp(at_ns: int) -> Timestamp:
     """Return nanoseconds since 1970 as a message."""
     return Timestamp(seconds=at_ns // 1_000_000_000, nanos=at_ns % 1_000_000_000)
+
+
+def microseconds(request: Message, name: str) -> int | None:
+    """Return a request's time in microseconds since 1970, None if it is not set.
+
+    Raises InvalidArgument for a time that does not exist.
+    """
+    if not request.HasField(name):
+        return None
+    try:
+        return int(getattr(request, name).ToMicroseconds())
+    except ValueError:
+        raise InvalidArgument(f"{name}: a time from year 1 to year 9999") from None
 
 
 def message(kind: type[M], source: object, /, **given: Any) -> M:

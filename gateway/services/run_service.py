@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from gateway.errors import InvalidArgument
 from gateway.runs.runs import RunRequest, Runs
-from gateway.services.messages import message, name_of
+from gateway.services.messages import message, microseconds, name_of
 from gateway.services.usage_service import run_usage
 from gateway.serving.edge import Authenticator, streaming, unary
 from gateway.storage.entities import Run
@@ -56,8 +56,8 @@ class RunService(grpc_pb.RunServiceServicer):
     @unary
     async def ListRuns(self, tenant: Tenant, request: pb.ListRunsRequest) -> pb.ListRunsResponse:
         statuses = sorted({name for status in request.statuses if (name := name_of(pb.RunStatus, status))})
-        since_us = request.started_since.ToMicroseconds() if request.HasField("started_since") else None
-        until_us = request.started_until.ToMicroseconds() if request.HasField("started_until") else None
+        since_us = microseconds(request, "started_since")
+        until_us = microseconds(request, "started_until")
         query = ("runs", request.thread, statuses, request.agent, since_us, until_us, request.started_by)
         size = page_size(request.page_size)
         wanted = RunFilter(request.thread, tuple(statuses), request.agent, request.started_by, since_us, until_us)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from gateway.credentials.keys import OPERATE
 from gateway.errors import InvalidArgument, NotFound
-from gateway.services.messages import message, name_of, timestamp
+from gateway.services.messages import message, microseconds, name_of, timestamp
 from gateway.serving.edge import Authenticator, unary
 from gateway.storage.usage_store import RunUse, UsageStore, Used, day_us, total_of
 from gateway.tenancy.tenants import Tenant
@@ -31,8 +31,8 @@ class UsageService(grpc_pb.UsageServiceServicer):
     @unary
     async def GetUsage(self, tenant: Tenant | None, request: pb.GetUsageRequest) -> pb.GetUsageResponse:
         whose = await self._whose(tenant, request.tenant)
-        since_us = request.since.ToMicroseconds() if request.HasField("since") else None
-        until_us = request.until.ToMicroseconds() if request.HasField("until") else None
+        since_us = microseconds(request, "since")
+        until_us = microseconds(request, "until")
         by = {name_of(pb.UsageGroup, group) for group in request.by}
         found = await self.store.totals(whose, by, since_us=since_us, until_us=until_us, limit=_ROWS_LIMIT + 1)
         if len(found) > _ROWS_LIMIT:
