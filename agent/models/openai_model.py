@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import replace
 from typing import Any, Self
 
@@ -113,13 +113,9 @@ class OpenAIModel:
         """
         may_be_empty = bool(request.messages) and request.messages[-1].role == "tool"
         stream, closing = self._stream, False
+        refused: set[str] = set()
         while True:
-            asked = (self.name, request, self._settings, self._provider)
-            # Files become base64, which the event loop must not wait for.
-            body = (
-                await asyncio.to_thread(self._request_body, *asked) if request.contents else self._request_body(*asked)
-            )
-            gathered, left_out = self._gathered(), frozenset(self._not_taken)
+            body, gathered = await self._body(request, stream=stream), self._gathered()
             try:
                 await self._ask(body, gathered, on_delta, stream=stream)
                 self._answers_whole = self._answers_whole or stream != self._stream
@@ -132,7 +128,7 @@ class OpenAIModel:
                 unanswered = isinstance(error, ModelUnavailable) and error.unanswered
                 if gathered.begun or unanswered:  # else nothing is charged
                     error.usage = self._usage(gathered, body)
-                elif isinstance(error, ModelRefused) and self._adapted(error.unsupported_parameter, body, left_out):
+                elif isinstance(error, ModelRefused) and self._adapted(error.unsupported_parameter, body, refused):
                     continue
                 elif closing and isinstance(error, ModelUnavailable):
                     closing = False  # the server was closing the connection of the empty stream: take another one
@@ -143,30 +139,38 @@ class OpenAIModel:
                     charge_failure(error, self._usage(gathered, body))
                 raise
 
-    def _adapted(self, parameter: str | None, body: Mapping[str, Any], left_out: Collection[str]) -> bool:
+    async def _body(self, request: InferenceRequest, *, stream: bool) -> dict[str, Any]:
+        asked = (self.name, request, self._settings, self._provider)
+        # Files become base64, which the event loop must not wait for.
+        body = await asyncio.to_thread(self._request_body, *asked) if request.contents else self._request_body(*asked)
+        if stream and self._settings.api == "chat_completions":
+            body = {"stream_options": {"include_usage": True}, **body}
+        return {name: value for name, value in body.items() if name not in self._not_taken}
+
+    def _adapted(self, parameter: str | None, sent: Mapping[str, Any], refused: set[str]) -> bool:
         """Remember what an endpoint does not take; return whether to ask again without it.
 
-        Another request may have found it since this one was sent, without what was `left_out` then.
+        What counts is what this request sent, and what of that was `refused`: requests that are under way at once learn
+        the same.
         """
-        if parameter in _OPTIONAL.difference(left_out):
+        if parameter is None or parameter not in sent or parameter in refused:
+            return False
+        refused.add(parameter)
+        if parameter in _OPTIONAL:
             self._not_taken.add(parameter)
             return True
-        if parameter not in _MAX_TOKENS_NAMES or parameter not in body or parameter in self._settings.extra:
+        if parameter not in _MAX_TOKENS_NAMES or parameter in self._settings.extra:
             return False
-        if self._renamed and self._settings.max_tokens_name != parameter:
-            return True
-        renamed, self._renamed = self._renamed, True
-        self._settings = replace(self._settings, max_tokens_name=_MAX_TOKENS_NAMES[parameter == "max_tokens"])
-        return not renamed  # else it takes neither
+        other = _MAX_TOKENS_NAMES[parameter == "max_tokens"]
+        self._renamed = other not in refused  # else it takes neither
+        if self._renamed:
+            self._settings = replace(self._settings, max_tokens_name=other)
+        return self._renamed
 
     async def _ask(self, body: dict[str, Any], gathered: Gathered, on_delta: OnDelta, *, stream: bool) -> None:
         """Read the answer: events or one document, whichever the endpoint sends. Raises _EmptyStream, or ModelError."""
-        asked = body
-        if stream and self._settings.api == "chat_completions":
-            asked = {"stream_options": {"include_usage": True}, **body}
-        asked = {name: value for name, value in asked.items() if name not in self._not_taken}
         reader, done, events = EventReader(), False, 0
-        async with self._endpoint.answer(asked, self._settings.api, stream=stream) as pieces:
+        async with self._endpoint.answer(body, self._settings.api, stream=stream) as pieces:
             async for event in _events(reader, pieces):
                 events += 1
                 if done := event.data.startswith("[DONE]"):
