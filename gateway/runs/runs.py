@@ -257,9 +257,8 @@ class Runs:
 
     def _check_agent(self, tenant: Tenant, agent_name: str) -> None:
         """Raise what keeps a run of an agent from starting in any thread."""
-        models, settings = self._hosting.models_of(tenant), tenant.agents[agent_name]
-        for model in settings.models(tenant.model, agent_name):
-            models.of(model)  # Misconfigured, for a model without a key
+        settings = tenant.agents[agent_name]
+        list(settings.models(tenant.model, agent_name))  # Misconfigured, for a model without a key
         # The configuration may have changed since the policy was applied and checked against the agents.
         agents.check(settings, tenant.model, tenant.policy.document)
 
