@@ -117,7 +117,7 @@ class ErrorPolicy(Hook):
                     raise _after(attempts, error, asks) from error
                 if attempts > self.retries:
                     raise _after(attempts, error) from error
-            request.retrying(Retry(attempts + 1, self.retries + 1, wait_s))
+            request.progress.retrying(Retry(attempts + 1, self.retries + 1, wait_s))
             await self.sleep(wait_s)
 
     async def after_inference(self, state: AgentState) -> AgentState:

@@ -8,6 +8,7 @@ them in itself: the call's context is for that (agent.tool_call).
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Literal, Protocol, get_args
@@ -69,7 +70,7 @@ def _called(state: AgentState) -> str | None:
 
 @dataclass(frozen=True)
 class Retry:
-    """The next attempt to ask the model in a step: the how-manieth of how many, and after what wait."""
+    """The next attempt to ask the model in a step: its number of how many, and the wait before it."""
 
     attempt: int
     attempts: int
@@ -85,8 +86,25 @@ class Failover:
     next_model: str
 
 
+def _no_wait(_reason: str) -> AbstractContextManager[None]:
+    return nullcontext()
+
+
 def _unheard(report: object) -> None:
     """Report to no one."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Takes what happens to a request on its way to an answer.
+
+    `waiting` gives a context for the time that it waits in a queue; the argument says what for. A ring that asks again
+    says so with `retrying` before it waits, a model that asks another one with `failing_over`.
+    """
+
+    waiting: Callable[[str], AbstractContextManager[None]] = _no_wait
+    retrying: Callable[[Retry], None] = _unheard
+    failing_over: Callable[[Failover], None] = _unheard
 
 
 @dataclass(frozen=True)
@@ -95,8 +113,7 @@ class InferenceRequest:
 
     `output_schema` is the JSON Schema that the final answer must fit, `thread` the thread's id, for prompt caches.
     `agent` is the name of the agent that asks. `contents` are the bytes of the attachments that the model is shown, by
-    their SHA-256. A ring that asks again says so with `retrying` before it waits, a model that asks another one with
-    `failing_over`.
+    their SHA-256.
     """
 
     system_prompt: str
@@ -104,10 +121,9 @@ class InferenceRequest:
     tools: tuple[ToolSpec, ...]
     output_schema: Mapping[str, JsonValue] | None = None
     thread: str = ""
-    retrying: Callable[[Retry], None] = field(default=_unheard, compare=False, repr=False)
-    failing_over: Callable[[Failover], None] = field(default=_unheard, compare=False, repr=False)
-    contents: Mapping[str, bytes] = field(default_factory=dict, repr=False)
     agent: str = ""
+    contents: Mapping[str, bytes] = field(default_factory=dict, repr=False)
+    progress: Progress = field(default=Progress(), compare=False, repr=False)
 
 
 NextInference = Callable[[InferenceRequest], Awaitable[ModelResponse]]

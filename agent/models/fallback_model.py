@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from agent.errors import ModelError, ModelUnavailable
 from agent.hooks.hook import Failover, InferenceRequest
-from agent.models.model import Model, OnDelta, OnWait, QueuedModel
+from agent.models.model import Model, OnDelta
 from agent.state import ModelResponse
 
 _REST_S = 30.0
@@ -17,7 +17,7 @@ class FallbackModel:
     """A Model that asks the next of several models where one is unavailable or overloaded.
 
     A model that failed is asked last for as long as its Retry-After says, else for 30 s. Each failure is reported
-    (InferenceRequest.failing_over). A refusal is no reason to ask another model.
+    (Progress.failing_over). A refusal is no reason to ask another model.
     """
 
     def __init__(
@@ -38,11 +38,6 @@ class FallbackModel:
     def name(self) -> str:
         return self._models[0].name
 
-    def reporting(self, on_wait: OnWait) -> FallbackModel:
-        """Return the same models, reporting the waits of their requests."""
-        heard = [model.reporting(on_wait) if isinstance(model, QueuedModel) else model for model in self._models]
-        return FallbackModel(heard, rests_until_s=self._rests_until_s, clock=self._clock)
-
     async def infer(self, request: InferenceRequest, on_delta: OnDelta) -> ModelResponse:
         """Ask the models in turn. Raises the last one's ModelUnavailable, and any other ModelError at once."""
         now_s = self._clock()
@@ -59,5 +54,5 @@ class FallbackModel:
                 self._rests_until_s[position] = self._clock() + rest_s
                 if following is None:
                     raise
-                request.failing_over(Failover(model.name, error, self._models[following].name))
+                request.progress.failing_over(Failover(model.name, error, self._models[following].name))
         raise AssertionError("there is at least one model")

@@ -3,9 +3,9 @@
 import asyncio
 import json
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple, Protocol
 
 from agent.cancellation import Cancellation
 from agent.coalescer import Coalescer
@@ -13,7 +13,7 @@ from agent.errors import ModelError, ModelNonsense, ModelUnavailable
 from agent.events import EventSink, emit
 from agent.frozen import storable_text
 from agent.hooks.engine import HookEngine
-from agent.hooks.hook import Failover, InferenceRequest, Retry
+from agent.hooks.hook import Failover, InferenceRequest, Progress, Retry
 from agent.messages import Message, ToolSpec, Usage
 from agent.state import ModelResponse
 from agent.tools.intake import bounded
@@ -53,10 +53,6 @@ class Arrived(NamedTuple):
             on_delta(self.text)
 
 
-OnWait = Callable[[str], AbstractContextManager[None]]
-"""A context for the time that a request waits in a queue; the argument says what for."""
-
-
 class Model(Protocol):
     """Sends one request. Raises the ModelError subclasses of agent.errors."""
 
@@ -64,15 +60,6 @@ class Model(Protocol):
     def name(self) -> str: ...
 
     async def infer(self, request: InferenceRequest, on_delta: OnDelta) -> ModelResponse: ...
-
-
-@runtime_checkable
-class QueuedModel(Model, Protocol):
-    """A model whose requests may wait in a queue before they are sent."""
-
-    def reporting(self, on_wait: OnWait) -> Model:
-        """Return the same model, reporting the waits of its requests."""
-        ...
 
 
 def message_tokens(message: Message) -> int:
@@ -134,11 +121,12 @@ class MeteredModel:
 
         def failed_over(failover: Failover) -> None:
             charge(failover.error)
-            request.failing_over(failover)
+            request.progress.failing_over(failover)
 
         self.last = Usage()
         try:
-            response = await self._inner.infer(replace(request, failing_over=failed_over), received)
+            progress = replace(request.progress, failing_over=failed_over)
+            response = await self._inner.infer(replace(request, progress=progress), received)
         except BaseException as error:
             charge(error)
             raise
@@ -219,9 +207,10 @@ class Inference:
     first_token_s: float | None = None
 
     def __post_init__(self) -> None:
-        model = self.model.reporting(self._waiting) if isinstance(self.model, QueuedModel) else self.model
-        self._model = MeteredModel(model)
+        self._model = MeteredModel(self.model)
+        self._deltas = _Deltas(self.events)
         self._answered = Usage()
+        self._sent_s = 0.0
 
     @property
     def usage(self) -> Usage:
@@ -230,42 +219,27 @@ class Inference:
 
     async def run(self, request: InferenceRequest, cancellation: Cancellation) -> ModelResponse:
         """Return the response. Raises ModelError, HookFailed of a ring, and whatever a driver raises."""
-        deltas = _Deltas(self.events)
         started_s = self.clock()
         first_asked_s: float | None = None
-
-        def failed(failover: Failover) -> None:
-            deltas.flush()
-            deltas.reasoning_chars = 0
-            emit(
-                self.events,
-                "model_failed",
-                step=self.step,
-                error=str(failover.error),
-                model=failover.model,
-                usage=self._model.last.model_dump(),
-                next_model=failover.next_model,
-            )
 
         async def center(asked: InferenceRequest) -> ModelResponse:
             nonlocal first_asked_s
             first_asked_s = self.clock() if first_asked_s is None else first_asked_s
             cancellation.heed()
-            deltas.reasoning_chars = 0  # of the attempt that succeeds
             try:
-                return await self._ask(asked, deltas)
+                return await self._ask(asked)
             except Exception as error:  # also undocumented ones: the events must be complete
                 model = error.model if isinstance(error, ModelError) else ""
-                failed(Failover(model or self._model.name, error, ""))
+                self._failed(Failover(model or self._model.name, error, ""))
                 raise
             finally:
-                deltas.flush()
+                self._deltas.flush()
                 # The wait between a ring's attempts counts as the model's time.
                 self.model_s = self.clock() - first_asked_s - self.model_wait_s
 
         try:
-            asked = replace(request, retrying=self._retrying, failing_over=failed)
-            response = await self.hooks.around_inference(center, self.events)(asked)
+            progress = Progress(self._waiting, self._retrying, self._failed)
+            response = await self.hooks.around_inference(center, self.events)(replace(request, progress=progress))
         finally:
             elapsed_s = self.clock() - started_s
             self.rings_s = max(0.0, elapsed_s - self.model_s - self.model_wait_s)
@@ -279,13 +253,31 @@ class Inference:
             text=message.content,
             tool_calls=[{"id": call.id, "name": call.name, "arguments": call.arguments} for call in message.tool_calls],
             finish_reason=response.finish_reason,
-            reasoning_chars=deltas.reasoning_chars,
+            reasoning_chars=self._deltas.reasoning_chars,
             usage=response.usage.model_dump(),
             duration_ms=round((elapsed_s - self.model_wait_s) * 1000, 3),
             model=response.model or self._model.name,
             first_token_ms=None if self.first_token_s is None else round(self.first_token_s * 1000, 3),
         )
         return response
+
+    def _sent(self) -> None:
+        """Count from here what belongs to one attempt of one model."""
+        self.first_token_s, self._sent_s = None, self.clock() - self.model_wait_s
+        self._deltas.reasoning_chars = 0
+
+    def _failed(self, failover: Failover) -> None:
+        self._deltas.flush()
+        emit(
+            self.events,
+            "model_failed",
+            step=self.step,
+            error=str(failover.error),
+            model=failover.model,
+            usage=self._model.last.model_dump(),
+            next_model=failover.next_model,
+        )
+        self._sent()  # if another model is asked
 
     def _retrying(self, retry: Retry) -> None:
         wait_s = round(retry.wait_s, 3)
@@ -307,14 +299,14 @@ class Inference:
         finally:
             self.model_wait_s += self.clock() - since_s
 
-    async def _ask(self, request: InferenceRequest, deltas: _Deltas) -> ModelResponse:
+    async def _ask(self, request: InferenceRequest) -> ModelResponse:
         cancellation = await Cancellation.watch()
-        self.first_token_s, begun_s = None, self.clock() - self.model_wait_s
+        self._sent()
 
         def add(text: str, *, reasoning: bool = False, shown: bool = True) -> None:
             if text and self.first_token_s is None:
-                self.first_token_s = self.clock() - self.model_wait_s - begun_s
-            deltas.add(text, reasoning=reasoning, shown=shown)
+                self.first_token_s = self.clock() - self.model_wait_s - self._sent_s
+            self._deltas.add(text, reasoning=reasoning, shown=shown)
 
         try:
             return await self._model.infer(request, add)

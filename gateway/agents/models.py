@@ -9,14 +9,14 @@ import asyncio
 import contextlib
 import importlib
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import structlog
 
 from agent.hooks.hook import InferenceRequest
 from agent.models.fallback_model import FallbackModel
-from agent.models.model import Model, OnDelta, OnWait
+from agent.models.model import Model, OnDelta
 from agent.state import ModelResponse
 from gateway.agents.charged_model import ChargedModel, Charges
 from gateway.config.model_settings import CONCURRENT_INFERENCES, ModelSettings, OneModelSettings
@@ -63,16 +63,15 @@ class Models:
         self._opened: dict[str, _Endpoint] = {}
         self._rests: dict[str, dict[int, float]] = {}
 
-    def of(self, settings: OneModelSettings, charges: Charges | None = None) -> Model:
+    def of(self, settings: ModelSettings, charges: Charges | None = None) -> Model:
         """Return the model, with its fallbacks, not connected yet; Misconfigured if the environment has no key for it.
 
         Its requests are charged to the `charges` of a run from when it is their turn.
         """
-        if not isinstance(settings, ModelSettings) or not settings.fallbacks:
-            return self._one(settings, charges)
-        order = settings.in_order()
-        rests = self._rests.setdefault(settings.model_dump_json(), {})
-        return FallbackModel([self._one(one, charges) for one in order], rests_until_s=rests)
+        models = [self._one(one, charges) for one in settings.in_order()]
+        if len(models) == 1:
+            return models[0]
+        return FallbackModel(models, rests_until_s=self._rests.setdefault(settings.model_dump_json(), {}))
 
     def _one(self, settings: OneModelSettings, charges: Charges | None) -> Model:
         same = settings.model_dump_json(exclude={"fallbacks"})
@@ -110,19 +109,15 @@ class _LimitedModel:
 
     model: Model
     limits: tuple[_Slots, ...]
-    on_wait: OnWait | None = None
 
     @property
     def name(self) -> str:
         return self.model.name
 
-    def reporting(self, on_wait: OnWait) -> Model:
-        return replace(self, on_wait=on_wait)
-
     async def infer(self, request: InferenceRequest, on_delta: OnDelta) -> ModelResponse:
         async with contextlib.AsyncExitStack() as held:
             for limit in self.limits:
-                with self.on_wait(limit.reason) if self.on_wait and limit.slots.locked() else contextlib.nullcontext():
+                with request.progress.waiting(limit.reason) if limit.slots.locked() else contextlib.nullcontext():
                     await limit.slots.acquire()
                 held.callback(limit.slots.release)
             return await self.model.infer(request, on_delta)

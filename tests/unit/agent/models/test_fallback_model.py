@@ -10,6 +10,7 @@ from agent.agent import Agent
 from agent.capabilities.flow import flow
 from agent.errors import ModelError, ModelRefused, ModelUnavailable
 from agent.hooks.hook import InferenceRequest
+from agent.loop import Host
 from agent.messages import Message, Usage
 from agent.models.fallback_model import FallbackModel
 from agent.models.model import MeteredModel, OnDelta, no_deltas
@@ -100,6 +101,26 @@ async def test_a_run_says_that_a_charged_answer_broke_off_and_who_goes_on() -> N
     assert (failed["model"], failed["error"], failed["next_model"]) == ("first", "away", "second")
     assert failed["usage"] == SPENT.model_dump()
     assert finished["model"] == "second"
+
+
+@pytest.mark.parametrize("says_first", ["", "I was"])
+async def test_the_first_token_is_that_of_the_model_that_answers(says_first: str) -> None:
+    now, at = clock()
+
+    class Slow(Named):
+        async def infer(self, request: InferenceRequest, on_delta: OnDelta) -> ModelResponse:
+            now[0] += 30
+            try:
+                return await super().infer(request, on_delta)
+            finally:
+                now[0] += 2
+                on_delta("" if self.name == "first" else "second says hi")
+
+    events = Events()
+    models = FallbackModel([Slow("first", away(), says_first=says_first), Slow("second")])
+    await Agent(model=models, capabilities=[flow(retries=0)], host=Host(clock=at)).run(AgentState.start("hi"), events)
+    (finished,) = events.of("model_finished")
+    assert (finished["first_token_ms"], finished["duration_ms"]) == (32_000, 64_000)
 
 
 async def test_the_last_models_failure_has_no_next() -> None:

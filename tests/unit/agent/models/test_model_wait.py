@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 
 from agent.agent import Agent
 from agent.capabilities.flow import flow
 from agent.errors import ModelUnavailable
 from agent.hooks.hook import Hook, InferenceRequest, NextInference
 from agent.loop import Host
-from agent.models.model import Model, OnDelta, OnWait
+from agent.models.model import OnDelta
 from agent.state import AgentState, ModelResponse
 from tests.unit.agent.fakes import Events, says, state
 
@@ -32,16 +32,10 @@ class Queued:
         self.waits_s = list(waits_s)
         self.fail = fail
         self.clock = clock
-        self.on_wait: OnWait = lambda _: nullcontext()
-
-    def reporting(self, on_wait: OnWait) -> Model:
-        self.on_wait = on_wait
-        return self
 
     async def infer(self, request: InferenceRequest, on_delta: OnDelta) -> ModelResponse:
         wait_s = self.waits_s.pop(0)
-        waiting: AbstractContextManager[None] = self.on_wait("2 are under way") if wait_s else nullcontext()
-        with waiting:
+        with request.progress.waiting("2 are under way") if wait_s else nullcontext():
             self.clock.now_s += wait_s
         self.clock.now_s += 1
         if self.fail:

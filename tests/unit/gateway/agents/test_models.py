@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 
-from agent.hooks.hook import InferenceRequest
+from agent.hooks.hook import InferenceRequest, Progress
 from agent.messages import Message
-from agent.models.model import OnDelta, QueuedModel, no_deltas
+from agent.models.model import OnDelta, no_deltas
 from agent.models.openai_model import OpenAIModel
 from agent.state import ModelResponse
 from gateway.agents.models import Models, ModelSlots
@@ -105,12 +106,11 @@ async def test_who_listens_hears_of_a_wait_and_of_its_end(monkeypatch: pytest.Mo
     monkeypatch.setenv("OPENAI_API_KEY", "none")
     models = Models(requests_limit=1)
     model = models.of(ModelSettings(name="a"))
-    assert isinstance(model, QueuedModel)
-    heard_model = model.reporting(on_wait)
-    first = asyncio.create_task(heard_model.infer(REQUEST, no_deltas))  # type: ignore[arg-type]
+    request = replace(REQUEST, progress=Progress(waiting=on_wait))
+    first = asyncio.create_task(model.infer(request, no_deltas))  # type: ignore[arg-type]
     await asyncio.sleep(0)
     assert heard == []
-    second = asyncio.create_task(heard_model.infer(REQUEST, no_deltas))  # type: ignore[arg-type]
+    second = asyncio.create_task(model.infer(request, no_deltas))  # type: ignore[arg-type]
     await asyncio.sleep(0)
     assert heard == ["this tenant has as many inferences under way as it may (concurrent_inferences: 1)"]
     at_endpoint[0].set_result(None)
