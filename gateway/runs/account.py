@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from pydantic import JsonValue
 
-from agent.errors import ModelUnavailable
+from agent.errors import ModelRefused
 from agent.messages import Usage
 from agent.state import AgentState, Spent
 from gateway.storage.usage_store import RunUse, Used
@@ -29,6 +29,7 @@ class _Attempt:
     account: "Account"
     key: tuple[str, str]
     estimate: Usage
+    sent: bool = False
 
     def grew(self, estimate: Usage) -> None:
         self.estimate = estimate
@@ -58,19 +59,14 @@ class Account:
         self._closed = False
         self.wake: Callable[[], None] = lambda: None
 
-    @property
-    def waits(self) -> bool:
-        """Whether a request waits to be on record."""
-        return bool(self._waiting)
-
     async def begin(self, agent: str, model: str, estimate: Usage) -> _Attempt:
-        """Put a request on record; ModelUnavailable once the run has ended here."""
+        """Put a request on record. ModelRefused once the run has ended here: no other model is to be asked either."""
+        if self._closed:
+            raise _over()
         use = RunUse.named(agent or self.agent, model)
         key = use.agent, use.model
         self._uses.setdefault(key, use)
         attempt = _Attempt(self, key, estimate)
-        if self._closed:
-            raise ModelUnavailable("the run has ended, and no model is asked for it any more")
         self._under_way.append(attempt)
         self.change()
         waiter = asyncio.get_running_loop().create_future()
@@ -78,23 +74,31 @@ class Account:
         self.wake()
         try:
             await waiter
+            if self._closed:
+                raise _over()
         except BaseException:  # nothing is sent
+            self._drop(attempt)
+            raise
+        attempt.sent = True
+        return attempt
+
+    def _drop(self, attempt: _Attempt) -> bool:
+        """Forget a request under way; return whether it was one."""
+        known = attempt in self._under_way
+        if known:
             self._under_way.remove(attempt)
             self.change()
-            raise
-        return attempt
+        return known
 
     def change(self) -> None:
         self._version += 1
 
     def end(self, attempt: _Attempt, usage: Usage, first_token_s: float | None) -> None:
-        if attempt not in self._under_way:
+        if not self._drop(attempt):
             return
-        self._under_way.remove(attempt)
         use = self._uses[attempt.key]
         first_token_us = use.first_token_us if first_token_s is None else round(first_token_s * 1e6)
         self._uses[attempt.key] = replace(use, used=use.used + Used(1, usage), first_token_us=first_token_us)
-        self.change()
         labels = {a.TENANT: self.telemetry.tenants(self.tenant), a.REQUEST_MODEL: self.telemetry.models(use.model)}
         for name, kind in _TOKENS.items():
             self.telemetry.instruments.add("airlock.model.tokens", getattr(usage, name), {**labels, a.TOKEN_TYPE: kind})
@@ -103,10 +107,16 @@ class Account:
             self.telemetry.instruments.add("airlock.model.first_token.duration", first_token_s, labels)
 
     def settle(self) -> None:
-        """Charge the requests under way by their estimate: the run ends here, and does not wait for their answers."""
+        """Charge the requests under way by their estimate: the run ends here, and does not wait for their answers.
+
+        What only waits to be on record is not sent any more.
+        """
         self._closed = True
         for attempt in list(self._under_way):
-            self.end(attempt, attempt.estimate, None)
+            if attempt.sent:
+                self.end(attempt, attempt.estimate, None)
+            else:
+                self._drop(attempt)
 
     def uses(self) -> Sequence[RunUse]:
         """Return what was used, with the requests under way."""
@@ -153,6 +163,10 @@ class Account:
         self._closed = True
         for waiter in self.waiting():
             waiter.cancel()
+
+
+def _over() -> ModelRefused:
+    return ModelRefused("the run has ended, and no model is asked for it any more")
 
 
 def _reported(use: RunUse) -> JsonValue:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from agent.errors import ModelUnavailable
+from agent.errors import ModelRefused, ModelUnavailable
 from agent.events import Event
 from agent.hooks.hook import InferenceRequest
 from agent.messages import ToolCall, Usage
@@ -248,10 +248,26 @@ async def test_a_run_that_is_over_asks_no_model_any_more(world: Held) -> None:
     log.emit(Event("run_finished", account.reported({"status": "completed", "stop": stop, "answer": ""})))
     await log.close()
     attempt.end(PAID + PAID, None)  # too late: nobody waited for it
-    with pytest.raises(ModelUnavailable, match="the run has ended"):
+    with pytest.raises(ModelRefused, match="the run has ended"):
         await account.begin("", "m", PAID)
     uses = (await UsageStore(world.database).of_runs([run.id]))[run.id]
     assert {use.agent: use.used for use in uses} == {"default": Used(1, PAID), "helper": Used(1, PAID)}
+
+
+async def test_a_request_that_is_not_on_record_when_its_run_ends_is_neither_sent_nor_charged(world: Held) -> None:
+    store = Store(world.database)
+    run = await store.add_run(await store.thread("acme", "t"), NewRun("default", "x", "p"))
+    account = Account("acme", "default")
+    log = RunLog(run.id, store, account=account)
+    begins = asyncio.create_task(account.begin("", "m", PAID))
+    await asyncio.sleep(0)
+    stop: Any = {"hook": "h", "rule": "r", "reason": "x"}
+    log.emit(Event("run_finished", account.reported({"status": "completed", "stop": stop, "answer": ""})))
+    await log.close()
+    with pytest.raises(ModelRefused, match="the run has ended"):
+        await begins
+    (use,) = (await UsageStore(world.database).of_runs([run.id]))[run.id]
+    assert (use.used, use.under_way) == (Used(), Used())
 
 
 async def test_what_is_charged_is_measured_by_tenant_and_model(world: Held) -> None:
