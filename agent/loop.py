@@ -29,7 +29,8 @@ from agent.frozen import freeze, storable_text
 from agent.hooks.engine import HOOK_FAILED, HookEngine
 from agent.hooks.hook import InferenceRequest, Point
 from agent.messages import Message, ToolCall, storable_message
-from agent.models.model import Inference, Model
+from agent.models.inference import Inference
+from agent.models.model import Model
 from agent.state import TIMES, AgentState, ContinuationDecision, ContinuationOutcome, CurrentExecution, ModelResponse
 from agent.tool_call import CallContext
 from agent.tools.approval import Approver, PendingStep, Suspended, edited_calls

@@ -16,7 +16,8 @@ from agent.capabilities.summarization import short
 from agent.frozen import storable_text
 from agent.hooks.hook import Hook, InferenceRequest
 from agent.messages import Message
-from agent.models.model import MeteredModel, Model, no_deltas
+from agent.models.metered_model import MeteredModel
+from agent.models.model import Model, no_deltas
 from agent.state import AgentState, ContinuationDecision
 from agent.tools.tool import Capability
 

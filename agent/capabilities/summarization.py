@@ -26,7 +26,9 @@ from agent.filesystem import FileSystem
 from agent.frozen import storable_text
 from agent.hooks.hook import Hook, InferenceRequest
 from agent.messages import Message, Value
-from agent.models.model import CHARS_PER_TOKEN, MeteredModel, Model, messages_tokens, no_deltas, prompt_tokens
+from agent.models.metered_model import MeteredModel
+from agent.models.model import Model, no_deltas
+from agent.models.token_estimates import CHARS_PER_TOKEN, messages_tokens, prompt_tokens
 from agent.state import AgentState, ModelResponse
 from agent.tools.tool import Capability
 

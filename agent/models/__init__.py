@@ -1,6 +1,8 @@
 """Models: the protocol, OpenAI-compatible endpoints, scripted ones for tests, and inference with any of them.
 
-    model                                           the protocol; one inference, its events and its usage
+    model                                           the protocol
+    inference, metered_model                        one inference: its events and times; what its attempts cost
+    token_estimates                                 tokens of a message or a request, where no endpoint counts them
     fallback_model                                  asks the next model while one is unavailable
     openai_model                                    an endpoint as a model: sends, adapts, reads the answer
     settings                                        what a request asks for, and how the endpoint is reached
@@ -13,5 +15,5 @@
     model_check                                     `airlock model check`
     scripted_model, scripted_model_server, scripted_responses  a script in place of a model
 
-Start at `model.py`. Imports agent layers below 8.
+Start at `model.py` and `inference.py`. Imports agent layers below 8.
 """

@@ -26,7 +26,8 @@ from agent.models.endpoint_errors import (
     plain,
 )
 from agent.models.endpoint_meanings import CUT_OFF
-from agent.models.model import OnDelta, charge_failure
+from agent.models.metered_model import charge_failure
+from agent.models.model import OnDelta
 from agent.models.prices import Prices
 from agent.models.reported_usage import usage_of
 from agent.models.settings import Api, Connection, MaxTokensName, RequestSettings
@@ -119,7 +120,7 @@ class OpenAIModel:
             try:
                 await self._ask(body, gathered, on_delta, stream=stream)
                 self._answers_whole = self._answers_whole or stream != self._stream
-                return self._response(gathered, body, may_be_empty=may_be_empty)
+                return self._response(gathered, request, may_be_empty=may_be_empty)
             except _EmptyStream:
                 # llama-cpp-python begins a stream before it looks at the request, so an error comes too late to be
                 # said. Asked for the whole answer, it says that the prompt is too long, or calls tools after all.
@@ -127,7 +128,7 @@ class OpenAIModel:
             except ModelError as error:
                 unanswered = isinstance(error, ModelUnavailable) and error.unanswered
                 if gathered.begun or unanswered:  # else nothing is charged
-                    error.usage = self._usage(gathered, body)
+                    error.usage = self._usage(gathered, request)
                 elif isinstance(error, ModelRefused) and self._adapted(error.unsupported_parameter, body, refused):
                     continue
                 elif closing and isinstance(error, ModelUnavailable):
@@ -136,7 +137,7 @@ class OpenAIModel:
                 raise
             except asyncio.CancelledError as error:
                 if gathered.begun:  # also calls, whose pieces `on_delta` does not get
-                    charge_failure(error, self._usage(gathered, body))
+                    charge_failure(error, self._usage(gathered, request))
                 raise
 
     async def _body(self, request: InferenceRequest, *, stream: bool) -> dict[str, Any]:
@@ -219,7 +220,7 @@ class OpenAIModel:
         if not gathered.begun:
             raise self._endpoint.nonsense("a stream that ended with nothing")
 
-    def _response(self, gathered: Gathered, body: Mapping[str, Any], *, may_be_empty: bool) -> ModelResponse:
+    def _response(self, gathered: Gathered, request: InferenceRequest, *, may_be_empty: bool) -> ModelResponse:
         reason = gathered.finish_reason
         if reason == "error":
             raise self._endpoint.complained(Complaint("it does not say which"))
@@ -231,15 +232,15 @@ class OpenAIModel:
                 )
             raise self._endpoint.nonsense(f"an empty answer ({given})")
         message = gathered.message(self._provider)
-        if body.get("tools") and not message.tool_calls and reason != "length" and is_call(message.content):
+        if request.tools and not message.tool_calls and reason != "length" and is_call(message.content):
             raise self._endpoint.nonsense(f"a tool call as text: {plain(message.content)!r}")
         if gathered.refused and not message.tool_calls:
             reason = "refusal"
-        usage = self._usage(gathered, body)
+        usage = self._usage(gathered, request)
         return ModelResponse(message=message, finish_reason=reason, usage=usage, model=self.name)
 
-    def _usage(self, gathered: Gathered, body: Mapping[str, Any]) -> Usage:
-        usage = usage_of(gathered.usage, body, gathered.written_chars)
+    def _usage(self, gathered: Gathered, request: InferenceRequest) -> Usage:
+        usage = usage_of(gathered.usage, request, gathered.written_chars)
         return usage if self._prices is None else usage.with_(cost_usd=self._prices.cost_usd(usage))
 
 

@@ -249,7 +249,7 @@ class ScriptedModel(Script):
             raise self._error(answer)
         gathered = Gathered()
         gathered.add(answer.completion()).deliver(on_delta)
-        usage = usage_of(gathered.usage, body, gathered.written_chars)
+        usage = usage_of(gathered.usage, request, gathered.written_chars)
         message, reason = gathered.message(), gathered.finish_reason
         return ModelResponse(message=message, finish_reason=reason, usage=usage, model=self.name)
 

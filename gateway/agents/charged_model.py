@@ -1,7 +1,7 @@
 """A model whose every request is charged to the run that makes it: answered, failed, cancelled or lost.
 
 under way     the estimate is on record before the request is sent: it is what a gateway that dies leaves to charge
-answered      what the endpoint reports, or its estimate (agent.models.chat_completions.usage_of)
+answered      what the endpoint reports, or its estimate (agent.models.reported_usage)
 failed        what its error says; without that, an estimate of what was sent and received, if text had arrived
 cancelled     such an estimate in any case: the endpoint may have read the request
 """
@@ -14,8 +14,10 @@ from typing import Protocol
 
 from agent.hooks.hook import InferenceRequest
 from agent.messages import Usage
-from agent.models.model import Model, OnDelta, charge_failure, charged, lost_usage, received_usage
+from agent.models.metered_model import charge_failure, charged
+from agent.models.model import Model, OnDelta
 from agent.models.prices import Prices
+from agent.models.token_estimates import lost_usage, request_tokens
 from agent.state import ModelResponse
 
 _REPORTED_CHARS = 1024
@@ -54,8 +56,8 @@ class ChargedModel:
         return self.model.name
 
     async def infer(self, request: InferenceRequest, on_delta: OnDelta) -> ModelResponse:
-        sent = lost_usage(request, 0)  # once: it takes as long as the thread is long
-        attempt = await self.charges.begin(request.agent, self.name, self._lost(sent, 0))
+        sent_tokens = request_tokens(request)
+        attempt = await self.charges.begin(request.agent, self.name, self._lost(sent_tokens, 0))
         begun_s, first_token_s, received_chars, reported_chars = self.clock(), None, 0, 0
 
         def received(text: str, *, reasoning: bool = False, shown: bool = True) -> None:
@@ -65,7 +67,7 @@ class ChargedModel:
             received_chars += len(text)
             if received_chars >= reported_chars + _REPORTED_CHARS:
                 reported_chars = received_chars
-                attempt.grew(self._lost(sent, received_chars))
+                attempt.grew(self._lost(sent_tokens, received_chars))
             on_delta(text, reasoning=reasoning, shown=shown)
 
         usage = Usage()
@@ -75,14 +77,13 @@ class ChargedModel:
         except BaseException as error:
             usage = charged(error) or usage
             if charged(error) is None and (received_chars or isinstance(error, asyncio.CancelledError)):
-                usage = self._lost(sent, received_chars)
+                usage = self._lost(sent_tokens, received_chars)
                 charge_failure(error, usage)
             raise
         finally:
             attempt.end(usage, first_token_s)
         return response
 
-    def _lost(self, sent: Usage, received_chars: int) -> Usage:
-        """Return the estimate for an attempt whose end is not known."""
-        usage = sent + received_usage(received_chars)
+    def _lost(self, sent_tokens: int, received_chars: int) -> Usage:
+        usage = lost_usage(sent_tokens, received_chars)
         return usage if self.prices is None else usage.with_(cost_usd=self.prices.cost_usd(usage))

@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, JsonValue
 from agent.events import Event, EventSink
 from agent.hooks.hook import Hook
 from agent.messages import Attachment, Message, ToolCall
-from agent.models.model import CHARS_PER_TOKEN, messages_tokens
+from agent.models.token_estimates import CHARS_PER_TOKEN, messages_tokens
 from agent.state import AgentState
 from agent.tools.recovery import EarlierCall
 from gateway.errors import AirlockError

@@ -24,7 +24,7 @@ from agent.errors import ContextLengthExceeded, ModelRefused, ModelUnavailable
 from agent.hooks.hook import Hook, InferenceRequest
 from agent.loop import Host
 from agent.messages import Message, ToolResult, Usage
-from agent.models import model as models
+from agent.models import token_estimates
 from agent.models.model import OnDelta
 from agent.state import AgentState, ModelResponse
 from agent.tools.tool import Capability
@@ -103,7 +103,7 @@ def whole(messages: tuple[Message, ...]) -> bool:
 async def test_a_summary_is_due_over_85_percent_of_the_window(over: int, summaries: int, tmp_path: Path) -> None:
     model, summariser = SaysInTurn(says("done")), SaysInTurn(says("s"))
     agent = agent_of(model, small(summariser, LocalFS(tmp_path)))
-    tools = models.prompt_tokens("", agent.executor.specs())
+    tools = token_estimates.prompt_tokens("", agent.executor.specs())
     thread = state(messages=(*(user("x" * 400),) * 7, user("y" * 4 * (850 + over - 700 - tools))))
     final = await agent.run(thread)
     assert len(summariser.requests) == summaries
@@ -596,13 +596,13 @@ async def test_what_other_hooks_add_to_a_request_is_counted(tmp_path: Path) -> N
 
 def counting(monkeypatch: pytest.MonkeyPatch) -> list[Message]:
     counted: list[Message] = []
-    real: Callable[[Message], int] = models.message_tokens
+    real: Callable[[Message], int] = token_estimates.message_tokens
 
     def count(message: Message) -> int:
         counted.append(message)
         return real(message)
 
-    monkeypatch.setattr(models, "message_tokens", count)
+    monkeypatch.setattr(token_estimates, "message_tokens", count)
     return counted
 
 

@@ -13,7 +13,8 @@ from agent.hooks.hook import InferenceRequest
 from agent.loop import Host
 from agent.messages import Message, Usage
 from agent.models.fallback_model import FallbackModel
-from agent.models.model import MeteredModel, OnDelta, no_deltas
+from agent.models.metered_model import MeteredModel
+from agent.models.model import OnDelta, no_deltas
 from agent.state import AgentState, ModelResponse
 from tests.unit.agent.fakes import Events
 

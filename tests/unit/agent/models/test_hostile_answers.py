@@ -13,7 +13,7 @@ import pytest
 from agent.models import chat_completions, responses
 from agent.models.chat_completions import is_call
 from agent.models.endpoint_errors import complaint_in
-from agent.models.model import charged
+from agent.models.metered_model import charged
 from agent.models.openai_model import OpenAIModel
 from agent.models.provider_data import LIMIT_CHARS
 from agent.models.settings import Api, RequestSettings

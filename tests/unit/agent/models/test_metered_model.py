@@ -12,7 +12,8 @@ from agent.capabilities.limits import limits
 from agent.errors import ModelNonsense, ModelUnavailable
 from agent.hooks.hook import InferenceRequest
 from agent.messages import Message, Usage
-from agent.models.model import MeteredModel, OnDelta, no_deltas
+from agent.models.metered_model import MeteredModel
+from agent.models.model import OnDelta, no_deltas
 from agent.state import ModelResponse
 from tests.unit.agent.fakes import Events, says, state
 

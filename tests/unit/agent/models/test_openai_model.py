@@ -20,6 +20,7 @@ from agent.models.openai_model import OpenAIModel
 from agent.models.prices import Prices
 from agent.models.scripted_model_server import Call, Fault, ScriptedModelServer, Turn
 from agent.models.settings import Connection
+from agent.models.token_estimates import request_tokens
 from agent.state import ModelResponse
 from tests.unit.agent.fakes import Events, FakeFiles, allowing, state
 from tests.unit.agent.models.asking import Deltas
@@ -342,11 +343,10 @@ WORDS = {"prompt_tokens": "many", "completion_tokens": None, "total_tokens": flo
 async def test_an_endpoint_that_reports_no_usage_is_estimated(stream: bool, usage: Any) -> None:
     said = {"content": "x" * 300, "tool_calls": [{"type": "function", **fragment('{"x": 1}', "tool", "1")}]}
     turn = streamed(said, usage=usage) if stream else whole(said, usage)
-    requests: list[Any] = []
     prices = Prices(input_usd_per_mtok=1, output_usd_per_mtok=1)
-    got = (await ask(turn, stream=stream, requests=requests, prices=prices)).usage
+    got = (await ask(turn, stream=stream, prices=prices)).usage
     assert got.output_tokens == (300 + len('{"x": 1}') + len("tool")) / 4
-    assert abs(got.input_tokens - len(json.dumps(requests[0]["messages"])) / 4) < 2
+    assert got.input_tokens == request_tokens(REQUEST) > 0
     assert got.cost_usd == pytest.approx((got.input_tokens + got.output_tokens) / 1e6)
 
 

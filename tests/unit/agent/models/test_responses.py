@@ -129,7 +129,7 @@ def test_an_answer_is_the_same_whatever_an_endpoint_leaves_out(events: list[Any]
     assert [(call.name, call.arguments["path"]) for call in message.tool_calls] == [("ls", "a"), ("ls", "b")]
     assert (answer.finish_reason, answer.begun, answer.ended, answer.empty) == ("tool_calls", True, True, False)
     assert (answer.reasoning_chars, answer.refused) == (5, False)
-    usage = usage_of(answer.usage, {}, answer.written_chars)
+    usage = usage_of(answer.usage, InferenceRequest("", (), ()), answer.written_chars)
     assert (usage.input_tokens, usage.output_tokens) == (75, 40)
     # By the names of chat completions, which usage_of reads.
     assert answer.usage["prompt_tokens_details"] == {"cached_tokens": 64}
@@ -255,7 +255,7 @@ def test_no_field_of_a_wrong_type_breaks_the_assembly(junk: Any) -> None:
             message = answer.message(HERE)
             assert Message.model_validate_json(message.model_dump_json()) == message
             json.dumps(request_body("m", InferenceRequest("", (message,), ()), provider=HERE), allow_nan=False)
-            assert usage_of(answer.usage, {}, answer.written_chars).output_tokens >= 0
+            assert usage_of(answer.usage, InferenceRequest("", (), ()), answer.written_chars).output_tokens >= 0
 
 
 def test_a_stream_without_end_is_endless() -> None:

@@ -6,8 +6,8 @@ import pytest
 
 from agent.capabilities.summarization import InputEstimate
 from agent.messages import Message, ToolSpec
-from agent.models import model
-from agent.models.model import message_tokens, prompt_tokens
+from agent.models import token_estimates
+from agent.models.token_estimates import message_tokens, prompt_tokens
 from tests.unit.agent.fakes import call
 
 
@@ -69,8 +69,8 @@ def test_a_short_request_says_little_of_long_text_to_come() -> None:
 
 def test_only_what_is_new_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     counted: list[Message] = []
-    real = model.message_tokens
-    monkeypatch.setattr(model, "message_tokens", lambda message: counted.append(message) or real(message))
+    real = token_estimates.message_tokens
+    monkeypatch.setattr(token_estimates, "message_tokens", lambda message: counted.append(message) or real(message))
     messages = [said(4) for _ in range(1000)]
     estimate = InputEstimate.of(messages, 100, 0)
     assert len(counted) == 900

@@ -8,16 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.messages import Usage
+from agent.hooks.hook import InferenceRequest
+from agent.messages import Message, ProviderData, Usage
 from agent.models.prices import Prices
 from agent.models.reported_usage import usage_of
 
-BODY = {"messages": [{"role": "user", "content": "x" * 400}]}
+REQUEST = InferenceRequest("", (Message(role="user", content="x" * 400),), ())
 TOKENS = {"prompt_tokens": 1000, "completion_tokens": 500}
 
 
 def cached(usage: dict[str, Any]) -> int:
-    return usage_of(TOKENS | usage, BODY, 40).cached_input_tokens
+    return usage_of(TOKENS | usage, REQUEST, 40).cached_input_tokens
 
 
 @pytest.mark.parametrize(
@@ -35,27 +36,26 @@ def test_cached_input_is_read_where_endpoints_report_it(reported: dict[str, Any]
 
 
 def test_reasoning_is_a_part_of_the_output() -> None:
-    usage = usage_of(TOKENS | {"completion_tokens_details": {"reasoning_tokens": 300}}, BODY, 40)
+    usage = usage_of(TOKENS | {"completion_tokens_details": {"reasoning_tokens": 300}}, REQUEST, 40)
     assert (usage.output_tokens, usage.reasoning_tokens, usage.estimated_tokens) == (500, 300, 0)
 
 
 @pytest.mark.parametrize("details", [{}, {"completion_tokens_details": {"reasoning_tokens": 300}}])
 def test_reasoning_that_only_the_total_has_counts_as_output(details: dict[str, Any]) -> None:
-    usage = usage_of(TOKENS | {"total_tokens": 1800} | details, BODY, 40)
+    usage = usage_of(TOKENS | {"total_tokens": 1800} | details, REQUEST, 40)
     assert (usage.output_tokens, usage.reasoning_tokens) == (800, 300)
 
 
 def test_no_more_is_cached_or_reasoned_than_there_is() -> None:
     lies = {"prompt_cache_hit_tokens": 10**8, "completion_tokens_details": {"reasoning_tokens": 10**8}}
-    usage = usage_of(TOKENS | lies, BODY, 40)
+    usage = usage_of(TOKENS | lies, REQUEST, 40)
     assert (usage.cached_input_tokens, usage.reasoning_tokens) == (1000, 500)
 
 
 def test_what_is_not_reported_is_estimated_and_says_so() -> None:
-    sent = len('[{"role": "user", "content": "' + "x" * 400 + '"}]')
-    nothing = usage_of(None, BODY, 40)
-    assert nothing == Usage(input_tokens=-(-sent // 4), output_tokens=10, estimated_tokens=-(-sent // 4) + 10)
-    half = usage_of({"prompt_tokens": 1000}, BODY, 40)
+    nothing = usage_of(None, REQUEST, 40)
+    assert nothing == Usage(input_tokens=100, output_tokens=10, estimated_tokens=110)
+    half = usage_of({"prompt_tokens": 1000}, REQUEST, 40)
     assert half == Usage(input_tokens=1000, output_tokens=10, estimated_tokens=10)
 
 
@@ -70,7 +70,7 @@ REPORTS = st.builds(lambda flat, deep: flat | deep, st.dictionaries(NAMES, NUMBE
 
 @given(st.one_of(REPORTS, NUMBERS), st.integers(0, 1000))
 def test_no_endpoint_gives_a_budget_back(reported: Any, written_chars: int) -> None:
-    usage = usage_of(reported, BODY, written_chars)
+    usage = usage_of(reported, REQUEST, written_chars)
     assert 0 <= usage.cached_input_tokens <= usage.input_tokens < 10**9
     assert 0 <= usage.reasoning_tokens <= usage.output_tokens < 10**9
     assert 0 <= usage.estimated_tokens <= usage.input_tokens + usage.output_tokens
@@ -97,5 +97,6 @@ def test_a_price_of_part_of_the_tokens_is_a_price(name: str, price: float) -> No
 
 
 def test_what_an_endpoint_gets_back_of_its_own_is_estimated_as_text() -> None:
-    item = {"type": "reasoning", "content": [{"type": "reasoning_text", "text": "x" * 4000}]}
-    assert usage_of(None, {"input": [item]}, 0).input_tokens > 1000
+    data = {"items": [{"type": "reasoning", "content": [{"type": "reasoning_text", "text": "x" * 4000}]}]}
+    answer = Message(role="assistant", provider_data=ProviderData(provider="here", data=data))
+    assert usage_of(None, InferenceRequest("", (answer,), ()), 0).input_tokens > 1000

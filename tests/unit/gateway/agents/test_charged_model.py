@@ -10,7 +10,8 @@ import pytest
 from agent.errors import ModelUnavailable
 from agent.hooks.hook import InferenceRequest
 from agent.messages import Message, Usage
-from agent.models.model import MeteredModel, OnDelta, no_deltas
+from agent.models.metered_model import MeteredModel
+from agent.models.model import OnDelta, no_deltas
 from agent.models.prices import Prices
 from agent.state import ModelResponse
 from gateway.agents.charged_model import ChargedModel
@@ -150,9 +151,7 @@ async def test_nothing_is_sent_before_it_is_on_record() -> None:
 async def test_a_long_thread_is_estimated_once_however_much_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
     """It takes as long as the thread is long: the event loop would do little else during a long answer."""
     looked_at: list[InferenceRequest] = []
-    monkeypatch.setattr(
-        "gateway.agents.charged_model.lost_usage", lambda request, chars: looked_at.append(request) or Usage()
-    )
+    monkeypatch.setattr("gateway.agents.charged_model.request_tokens", lambda request: looked_at.append(request) or 100)
     bill = Bill()
     await ChargedModel(Says(("x" * 2000,) * 9, says("x")), bill, PRICES).infer(REQUEST, no_deltas)
     assert (len(bill.estimates), looked_at) == (10, [REQUEST])
