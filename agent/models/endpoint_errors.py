@@ -46,8 +46,8 @@ _FINAL_KINDS = frozenset({"invalid_request_error", "authentication_error", "perm
 _UNSUPPORTED_CODES = frozenset({"unsupported_parameter", "unknown_parameter", "unsupported_value"})
 _QUOTE = r"[\\'\"`\[({]"  # before a name; a quoted answer has its quotes escaped
 _SENT = (
-    "max_tokens|max_completion_tokens|temperature|top_p|seed|stop|reasoning_effort|tool_choice|parallel_tool_calls"
-    "|response_format|stream_options"
+    "max_tokens|max_completion_tokens|max_output_tokens|temperature|top_p|seed|stop|reasoning_effort|tool_choice"
+    "|parallel_tool_calls|response_format|stream_options|prompt_cache_key|cache_control"
 )
 _ODD = "unsupported|unknown|unrecognized|unexpected|extraneous|extra"
 _KIND = "param|parameter|argument|name|field|key|property|value"

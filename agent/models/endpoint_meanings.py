@@ -100,6 +100,10 @@ _SETTINGS = {
     "stream": "set stream to false",
     "stream_options": "set stream to false",
     "tools": _NO_TOOLS,
+    "reasoning": "remove reasoning_effort",
+    "text": "remove response_format",
+    "prompt_cache_key": "remove prompt_cache",
+    "cache_control": "remove prompt_cache",
 }
 _SET = frozenset(
     {
@@ -107,6 +111,7 @@ _SET = frozenset(
         "top_p",
         "seed",
         "stop",
+        "max_output_tokens",
         "reasoning_effort",
         "tool_choice",
         "parallel_tool_calls",

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from agent.models.endpoint_errors import complaint_of, unsupported_parameter
+from agent.models.endpoint_meanings import settled
 
 
 def said(message: str, param: str | None = None, code: Any = None) -> dict[str, Any]:
@@ -39,6 +40,12 @@ SHAPES = [
     ("openai, effort", said("Unsupported parameter: 'reasoning_effort' is not supported."), "reasoning_effort"),
     ("openai, stop", said("Unsupported parameter: 'stop' is not supported with this model.", "stop"), "stop"),
     ("openai, include", said("Encrypted content is not supported with this model.", "include"), "include"),
+    (
+        "openai, a field of the Responses API",
+        said("Unsupported parameter: 'reasoning.effort' is not supported with this model.", "reasoning.effort"),
+        "reasoning",
+    ),
+    ("openai, the bound of the Responses API", said("max_output_tokens is not supported"), "max_output_tokens"),
     ("openai, unknown", said("Unknown parameter: 'top_k'.", "top_k", "unknown_parameter"), "top_k"),
     ("azure", said("Unrecognized request argument supplied: max_completion_tokens"), "max_completion_tokens"),
     ("azure, several", said("Unrecognized request arguments supplied: seed, stop"), "seed"),
@@ -110,3 +117,18 @@ def test_the_parameter_is_named(body: Any, parameter: str) -> None:
 )
 def test_another_complaint_is_about_no_such_parameter(body: Any) -> None:
     assert unsupported_parameter(complaint_of(json.dumps(body))) is None
+
+
+@pytest.mark.parametrize(
+    "parameter, advice",
+    [
+        ("max_output_tokens", "remove it"),
+        ("reasoning", "remove reasoning_effort"),
+        ("text", "remove response_format"),
+        ("prompt_cache_key", "remove prompt_cache"),
+        ("temperature", "remove it"),
+        ("top_k", "remove it from extra"),
+    ],
+)
+def test_the_setting_that_a_parameter_comes_from_is_named(parameter: str, advice: str) -> None:
+    assert settled("", parameter) == f"the endpoint does not take {parameter}: {advice}"
