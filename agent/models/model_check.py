@@ -12,8 +12,10 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from agent.errors import ContextLengthExceeded, ModelError, ModelNonsense
+from agent.frozen import frozen_arguments
 from agent.hooks.hook import InferenceRequest
-from agent.messages import Message, ToolSpec
+from agent.messages import Message, ToolCall, ToolSpec
+from agent.models.chat_request import request_body
 from agent.models.model import no_deltas
 from agent.models.openai_model import OpenAIModel
 from agent.models.settings import RequestSettings
@@ -147,7 +149,9 @@ class ModelCheck:
             self._report.settings.update(needed)
         return response
 
-    async def _tried(self, question: str, text: str, *, stream: bool, **settings: Any) -> ModelResponse | None:
+    async def _tried(
+        self, question: str, text: str | tuple[Message, ...], *, stream: bool, **settings: Any
+    ) -> ModelResponse | None:
         try:
             response = await self._ask(text, stream=stream, **settings)
         except ModelError as error:
@@ -191,19 +195,19 @@ class ModelCheck:
 
     async def _history(self) -> None:
         """Find out whether a history with a call is taken, also with the text null as OpenAI's own answers have it."""
-        call = {"id": "call_1", "type": "function", "function": {"name": _TOOL.name, "arguments": '{"number":7}'}}
-        asked = [{"role": "system", "content": _SYSTEM}, {"role": "user", "content": _ONE}]
-        result = {"role": "tool", "tool_call_id": "call_1", "content": "reported"}
-        for question, content in (("a history with calls", ""), ("null as the text of a call", None)):
-            said = {"role": "assistant", "content": content, "tool_calls": [call]}
-            messages = {"messages": [*asked, said, result]}
-            try:
-                user, tool = Message(role="user", content=_ONE), Message(role="tool", content="reported")
-                response = await self._ask((user, tool), stream=self._streams_calls, tools=True, extra=messages)
-            except ModelError as error:
-                self._found(question, None, _short(error))
-            else:
-                self._found(question, response, "")
+        call = ToolCall(id="call_1", name=_TOOL.name, arguments=frozen_arguments({"number": 7}))
+        thread = (
+            Message(role="user", content=_ONE),
+            Message(role="assistant", tool_calls=(call,)),
+            Message(role="tool", tool_call_id=call.id, content="reported"),
+        )
+        await self._tried("a history with calls", thread, stream=self._streams_calls, tools=True)
+        if self._settings.api == "chat_completions":  # elsewhere a call is no part of a message
+            messages = request_body("", InferenceRequest(_SYSTEM, thread, ()))["messages"]
+            messages[2]["content"] = None
+            extra = {"messages": messages}
+            question = "null as the text of a call"
+            await self._tried(question, thread, stream=self._streams_calls, tools=True, extra=extra)
 
     async def _structured(self) -> None:
         question = "structured output"

@@ -8,15 +8,22 @@ import pytest
 
 from agent.models.model_check import ModelCheck, ModelReport, context_tokens
 from agent.models.openai_model import OpenAIModel
-from agent.models.settings import RequestSettings
+from agent.models.scripted_model_server import Call, ScriptedModelServer, Turn
+from agent.models.settings import Api, RequestSettings
 from tests.unit.agent.models.capable_endpoint import CapableEndpoint, capable
 
 
-async def check(endpoint: CapableEndpoint, *, stream: bool = True, short: bool = False) -> ModelReport:
+async def check(
+    endpoint: CapableEndpoint | ScriptedModelServer,
+    *,
+    api: Api = "chat_completions",
+    stream: bool = True,
+    short: bool = False,
+) -> ModelReport:
     def open_model(streamed: bool, settings: RequestSettings) -> OpenAIModel:
         return OpenAIModel("m", base_url=endpoint.base_url, api_key="k", stream=streamed, settings=settings)
 
-    return await ModelCheck(open_model, RequestSettings(), stream=stream).run(short=short)
+    return await ModelCheck(open_model, RequestSettings(api=api), stream=stream).run(short=short)
 
 
 def answers(report: ModelReport) -> dict[str, str]:
@@ -61,6 +68,15 @@ async def test_an_ability_that_is_missing_is_found_and_no_other(
     assert missing == expected
     usual = {"response_format": "json_schema", "context_window_tokens": 32_000}
     assert report.settings == {name: value for name, value in (usual | setting).items() if value is not None}
+
+
+async def test_through_the_responses_api_a_history_is_asked_about_as_that_api_has_it() -> None:
+    calls = Turn(calls=lambda said: [Call("report_number", {"number": 7})] if "number" in said[-1] else (), say="ok")
+    async with ScriptedModelServer([calls, Turn(say="reported")]) as endpoint:
+        found = answers(await check(endpoint, api="responses"))
+    assert found["a history with calls"] == "yes"
+    assert "null as the text of a call" not in found
+    assert not any("messages" in request for request in endpoint.requests)
 
 
 async def test_usage_that_a_stream_lacks_is_found_by_its_estimate() -> None:
