@@ -13,7 +13,13 @@ from gateway.storage.usage_store import RunUse, Used
 from gateway.telemetry import attributes as a
 from gateway.telemetry.telemetry import Telemetry
 
-_TOKENS = {"input_tokens": "input", "output_tokens": "output"}
+# The cached ones are part of the input, those of reasoning of the output.
+_TOKENS = {
+    "input_tokens": "input",
+    "cached_input_tokens": "cached_input",
+    "output_tokens": "output",
+    "reasoning_tokens": "reasoning",
+}
 
 
 @dataclass(frozen=True)

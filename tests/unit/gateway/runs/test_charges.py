@@ -285,12 +285,8 @@ async def test_what_is_charged_is_measured_by_tenant_and_model(world: Held) -> N
         (given["airlock.tenant"], given["gen_ai.token.type"], point.value)
         for given, point in seen.points("airlock.model.tokens")
     ]
-    assert sorted(tokens) == [
-        ("acme", "input", 100),
-        ("acme", "output", 20),
-        ("other", "input", 100),
-        ("other", "output", 20),
-    ]
+    of_each = [("cached_input", 60), ("input", 100), ("output", 20), ("reasoning", 5)]
+    assert sorted(tokens) == [(tenant, *one) for tenant in ("acme", "other") for one in of_each]
     assert [(given, point.value) for given, point in seen.points("airlock.model.cost")] == [
         (one, 0.25) for one in labels
     ]
