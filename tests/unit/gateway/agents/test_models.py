@@ -9,15 +9,19 @@ from dataclasses import replace
 
 import pytest
 
+from agent.errors import ModelUnavailable
 from agent.hooks.hook import InferenceRequest, Progress
-from agent.messages import Message
+from agent.messages import Message, Usage
+from agent.models.metered_model import MeteredModel
 from agent.models.model import OnDelta, no_deltas
 from agent.models.openai_model import OpenAIModel
 from agent.state import ModelResponse
 from gateway.agents.models import Models, ModelSlots
-from gateway.config.model_settings import ModelSettings
+from gateway.config.model_settings import ModelSettings, OneModelSettings
 from gateway.errors import Misconfigured
 from tests.unit.agent.fakes import says
+from tests.unit.gateway.agents.test_charged_model import Bill
+from tests.unit.gateway.telemetry.seen import watching
 
 REQUEST = InferenceRequest("", (Message(role="user", content="hi"),), ())
 
@@ -146,3 +150,40 @@ async def test_a_models_own_limit_holds_for_all_tenants_together(monkeypatch: py
     assert at_endpoint == ["narrow", "wide", "narrow"]
     await one.close()
     await two.close()
+
+
+async def test_a_fallback_has_slots_charges_and_measurements_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    at_endpoint: list[str] = []
+    free = asyncio.Event()
+
+    async def infer(self: OpenAIModel, request: InferenceRequest, on_delta: OnDelta) -> ModelResponse:
+        at_endpoint.append(self.name)
+        if self.name == "first":
+            on_delta("x" * 400)
+            await asyncio.sleep(0)
+            raise ModelUnavailable("away")
+        await free.wait()
+        return says(self.name).with_(usage=Usage(input_tokens=7))
+
+    monkeypatch.setattr(OpenAIModel, "infer", infer)
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
+    seen, bill = watching(), Bill()
+    models = Models(telemetry=seen.telemetry)
+    settings = ModelSettings(
+        name="first", concurrent_requests=1, fallbacks=(OneModelSettings(name="second"),)
+    )  # it inherits the limit
+    metered = [MeteredModel(models.of(settings, bill)) for _ in range(2)]
+    asked = [asyncio.create_task(model.infer(REQUEST, no_deltas)) for model in metered]
+    await asyncio.sleep(0.01)
+    # The first one's slot is free again, and the second one's is taken.
+    assert sorted(at_endpoint) == ["first", "first", "second"]
+    free.set()
+    await asyncio.gather(*asked)
+    lost = Usage(input_tokens=1, output_tokens=100, estimated_tokens=101)
+    assert [model.usage for model in metered] == [lost + Usage(input_tokens=7)] * 2
+    assert sorted(model for _, model in bill.begun) == ["first", "first", "second", "second"]
+    assert sum(bill.ended, Usage()) == sum((model.usage for model in metered), Usage())
+    timed = seen.points("gen_ai.client.operation.duration")
+    counts = {(labels["gen_ai.request.model"], labels.get("error.type")): point.count for labels, point in timed}
+    assert counts == {("first", "ModelUnavailable"): 2, ("second", None): 2}
+    await models.close()
