@@ -139,7 +139,11 @@ class OneModelSettings(Section):
     )
 
     @model_validator(mode="after")
-    def _fits_together(self) -> Self:
+    def _validated(self) -> Self:
+        return self.fitting()
+
+    def fitting(self) -> Self:
+        """Return these settings. Raises ValueError naming one that does not fit another."""
         if (self.input_usd_per_mtok is None) != (self.output_usd_per_mtok is None):
             raise ValueError("input_usd_per_mtok and output_usd_per_mtok: set both prices or neither")
         if self.input_usd_per_mtok is None and (self.cached_input_usd_per_mtok or self.reasoning_usd_per_mtok):
@@ -162,17 +166,20 @@ class OneModelSettings(Section):
         if len(unset & _PRICES) < len(_PRICES):
             unset -= _PRICES
         whole = self.model_copy(update={name: getattr(outer, name) for name in unset - _OF_ONE_ENDPOINT})
-        if whole.resolved_base_url() != outer.resolved_base_url():
-            if "api_key_env" in unset:
-                raise Misconfigured(
-                    f"{field}.base_url: set api_key_env beside it, the variable with the key for this endpoint, or "
-                    f"null for an endpoint without keys; {outer.api_key_env} belongs to another endpoint and is not "
-                    "sent here unless it is set here too"
-                )
-            return whole
-        same = whole.resolved_name() == outer.resolved_name()
-        inherited = unset & (_OF_ONE_ENDPOINT if same else _OF_ONE_ENDPOINT - _OF_ONE_MODEL)
-        return whole.model_copy(update={name: getattr(outer, name) for name in inherited})
+        if whole.resolved_base_url() == outer.resolved_base_url():
+            same = whole.resolved_name() == outer.resolved_name()
+            inherited = unset & (_OF_ONE_ENDPOINT if same else _OF_ONE_ENDPOINT - _OF_ONE_MODEL)
+            whole = whole.model_copy(update={name: getattr(outer, name) for name in inherited})
+        elif "api_key_env" in unset:
+            raise Misconfigured(
+                f"{field}.base_url: set api_key_env beside it, the variable with the key for this endpoint, or "
+                f"null for an endpoint without keys; {outer.api_key_env} belongs to another endpoint and is not "
+                "sent here unless it is set here too"
+            )
+        try:
+            return whole.fitting()
+        except ValueError as error:
+            raise Misconfigured(f"{field}.{error}") from error
 
     @property
     def priced(self) -> bool:

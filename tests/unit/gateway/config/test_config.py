@@ -304,6 +304,14 @@ def test_a_setting_that_no_endpoint_could_use_is_refused_by_its_name(
         Config.load(_write(tmp_path, text))
 
 
+@pytest.mark.parametrize("inner, problem", [({"seed": 1}, "seed"), ({"name": "small", "stop": ["END"]}, "stop")])
+def test_settings_that_do_not_fit_what_they_inherit_are_refused(inner: dict[str, Any], problem: str) -> None:
+    outer = ModelSettings(api="responses", name="house")
+    with pytest.raises(Misconfigured, match=rf"^where\.api: .*{problem}"):
+        ModelSettings.model_validate(inner).within(outer, "where")
+    assert ModelSettings.model_validate({**inner, "api": "chat_completions"}).within(outer).api == "chat_completions"
+
+
 def test_headers_and_query_take_secrets_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     fields = {"headers": {"authorization": "Basic ${USER_PART}"}, "query": {"key": "${KEY_PART}"}}
     model = ModelSettings.model_validate(fields)
