@@ -176,11 +176,10 @@ def _over() -> ModelRefused:
 
 
 def _reported(use: RunUse) -> JsonValue:
-    first_token_ms = None if use.first_token_us is None else use.first_token_us / 1000
     return {
         "agent": use.agent,
         "model": use.model,
         "requests": use.used.requests,
         "usage": use.used.usage.model_dump(),
-        "first_token_ms": first_token_ms,
+        "first_token_ms": use.first_token_ms,
     }

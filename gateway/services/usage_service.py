@@ -66,7 +66,7 @@ def run_usage(uses: Collection[RunUse]) -> dict[str, object]:
             agent=use.agent,
             model=use.model,
             usage=usage_message(use.used),
-            first_token_ms=None if use.first_token_us is None else use.first_token_us / 1000,
+            first_token_ms=use.first_token_ms,
         )
         for use in uses
         if use.used.requests

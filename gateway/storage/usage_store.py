@@ -59,6 +59,10 @@ class RunUse:
     under_way: Used = field(default_factory=Used)
     first_token_us: int | None = None
 
+    @property
+    def first_token_ms(self) -> float | None:
+        return None if self.first_token_us is None else self.first_token_us / 1000
+
     @classmethod
     def named(cls, agent: str, model: str) -> Self:
         return cls(agent[:_AGENT_CHARS], model[:_MODEL_CHARS])
