@@ -50,7 +50,9 @@ class Endpoint:
             raise ValueError("no API key: set OPENAI_API_KEY, or give api_key")
         parts = urlsplit(base_url or "")
         query = {**dict(parse_qsl(parts.query, keep_blank_values=True)), **connection.query}
-        self._secrets = frozenset({api_key, *query.values(), *_secrets_in(base_url, connection)})
+        # Errors name the version of Azure's API, which is no secret.
+        in_query = (value for name, value in query.items() if name != "api-version")
+        self._secrets = frozenset({api_key, *in_query, *_secrets_in(base_url, connection)})
         keyless = not api_key and "authorization" not in {name.lower() for name in connection.headers}
         # The library takes no client without a key, but a request without one.
         self._headers = {"Authorization": openai.omit} if keyless else {}

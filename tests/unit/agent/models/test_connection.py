@@ -110,6 +110,13 @@ async def test_a_header_can_take_the_place_of_the_key() -> None:
         assert requests.field("authorization") == "Basic abc"
 
 
+async def test_an_endpoints_error_names_the_version_of_its_api() -> None:
+    body = {"error": {"message": "2025-04-01-preview is unknown"}}
+    async with serving(answering(body, 400)) as raw:
+        with pytest.raises(ModelError, match="2025-04-01-preview is unknown"):
+            await ask(raw.base_url, query={"api-version": "2025-04-01-preview"})
+
+
 async def test_what_an_endpoint_repeats_of_a_header_or_the_query_is_not_shown() -> None:
     body = {"error": {"message": "the key header-secret-1 and query-secret-1 are wrong"}}
     async with serving(answering(body, 401)) as raw:
