@@ -42,6 +42,7 @@ class FallbackModel:
         """Ask the models in turn. Raises the last one's ModelUnavailable, and any other ModelError at once."""
         now_s = self._clock()
         order = sorted(range(len(self._models)), key=lambda position: self._rests_until_s.get(position, 0.0) > now_s)
+        asked_s: list[float | None] = []
         for position, following in zip(order, (*order[1:], None), strict=True):
             model = self._models[position]
             try:
@@ -52,7 +53,11 @@ class FallbackModel:
                     raise
                 rest_s = _REST_S if error.retry_after_s is None else error.retry_after_s
                 self._rests_until_s[position] = self._clock() + rest_s
+                asked_s.append(error.retry_after_s)
                 if following is None:
+                    known_s = [one for one in asked_s if one is not None]
+                    # Any of them may be asked again, so the one that asks for the shortest wait counts.
+                    error.retry_after_s = min(known_s) if len(known_s) == len(asked_s) else None
                     raise
                 request.progress.failing_over(Failover(model.name, error, self._models[following].name))
         raise AssertionError("there is at least one model")

@@ -77,6 +77,16 @@ async def test_if_all_rest_all_are_asked_and_the_last_error_is_raised() -> None:
     assert (await model.infer(REQUEST, no_deltas)).model == "b"
 
 
+@pytest.mark.parametrize("first, second, waits", [(2.0, 300.0, 2.0), (None, 300.0, None), (300.0, None, None)])
+async def test_the_shortest_wait_that_a_model_asks_for_counts(
+    first: float | None, second: float | None, waits: float | None
+) -> None:
+    models = [Named("a", away(retry_after_s=first)), Named("b", away(retry_after_s=second))]
+    with pytest.raises(ModelUnavailable) as raised:
+        await FallbackModel(models).infer(REQUEST, no_deltas)
+    assert raised.value.retry_after_s == waits
+
+
 async def test_a_refusal_asks_no_other_model() -> None:
     second = Named("second")
     with pytest.raises(ModelRefused):
