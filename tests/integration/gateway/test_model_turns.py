@@ -108,7 +108,7 @@ async def test_an_attempt_that_failed_is_shown_with_its_cause_its_setting_and_wh
             ran = await asyncio.to_thread(airlock, "run", "load it", env=env)
     shown = ran.stdout.replace("\n", " ")
     assert (
-        f"the model failed: {model.base_url} answered HTTP 503: Loading model; the server still loads the model"
+        f"the model failed: {model.base_url} answered HTTP 503: Loading model; the server is still loading the model"
         in shown
     )
     assert "it is asked again in 0.5 s, attempt 2 of 3" in shown

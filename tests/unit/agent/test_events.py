@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -53,16 +53,8 @@ def wire(event: Event) -> dict[str, JsonValue]:
 class Waits(SaysInTurn):
     """A model that reasons, and whose requests wait for their turn."""
 
-    def __init__(self, *responses: ModelResponse | Exception) -> None:
-        super().__init__(*responses)
-        self.on_wait: Callable[[str], Iterator[None]] | None = None
-
-    def reporting(self, on_wait: object) -> Waits:
-        self.on_wait = on_wait  # type: ignore[assignment]
-        return self
-
     async def infer(self, request: InferenceRequest, on_delta: OnDelta) -> ModelResponse:
-        with self.on_wait("others are asking"):  # type: ignore[misc, attr-defined]
+        with request.progress.waiting("others are asking"):
             on_delta("Let me see.", reasoning=True)
             return await super().infer(request, on_delta)
 
