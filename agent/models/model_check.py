@@ -16,7 +16,6 @@ from agent.frozen import frozen_arguments
 from agent.hooks.hook import InferenceRequest
 from agent.messages import Message, ToolCall, ToolSpec
 from agent.models.chat_request import request_body
-from agent.models.model import no_deltas
 from agent.models.openai_model import OpenAIModel
 from agent.models.settings import RequestSettings
 from agent.state import ModelResponse
@@ -87,6 +86,8 @@ class ModelCheck:
         self._settings = settings
         self._stream = stream
         self._report = ModelReport()
+        self._reasoning_chars = 0
+        self._reasoning_fields: set[str] = set()
 
     async def run(self, *, short: bool = False) -> ModelReport:
         """Ask everything, or if `short` only whether the model answers, streams and calls tools."""
@@ -120,8 +121,10 @@ class ModelCheck:
             await self._history()
         counted = streamed is not None and not streamed.usage.estimated_tokens
         self._found("usage in a stream", streamed if counted else None, "" if counted else "the endpoint reports none")
-        reasoned = first.usage.reasoning_tokens
-        self._found("reasoning", first if reasoned else None, f"{reasoned} tokens" if reasoned else "none seen")
+        shown = bool(self._reasoning_chars or first.usage.reasoning_tokens)
+        where = f" in {', '.join(sorted(self._reasoning_fields))}" if self._reasoning_fields else ""
+        seen = f"{self._reasoning_chars:,} characters{where}" if self._reasoning_chars else "counted, not shown"
+        self._found("reasoning", first if shown else None, seen if shown else "none seen")
         await self._structured()
         await self._context()
         if report.settings.get("max_tokens_name"):
@@ -142,12 +145,18 @@ class ModelCheck:
         messages = (Message(role="user", content=text),) if isinstance(text, str) else text
         request = InferenceRequest(_SYSTEM, messages, (_TOOL,) if tools else (), schema)
         async with self._open(stream, RequestSettings(**known)) as model:
-            response = await model.infer(request, no_deltas)
+            response = await model.infer(request, self._count_reasoning)
             needed = model.learned
             if needed.pop("stream", ""):
                 raise ModelNonsense("its stream was empty")
             self._report.settings.update(needed)
+        kept = response.message.provider_data
+        said = kept.data.get("message") if kept is not None else None
+        self._reasoning_fields |= said.keys() if isinstance(said, Mapping) else set()
         return response
+
+    def _count_reasoning(self, text: str, *, reasoning: bool = False, shown: bool = True) -> None:
+        self._reasoning_chars += len(text) if reasoning and shown else 0
 
     async def _tried(
         self, question: str, text: str | tuple[Message, ...], *, stream: bool, **settings: Any

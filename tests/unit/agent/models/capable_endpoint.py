@@ -26,6 +26,7 @@ class Abilities:
     formats: tuple[str, ...] = ("json_schema", "json_object")
     listed: dict[str, Any] | None = field(default_factory=lambda: {"id": "m", "context_length": 32_000})
     status: int = 200
+    reasoning: str = ""
 
 
 class CapableEndpoint:
@@ -100,7 +101,8 @@ class CapableEndpoint:
                 }
                 for number in range(count)
             ]
-            return {"role": "assistant", "content": None, "tool_calls": calls}, "tool_calls"
+            said = {"reasoning_content": self._can.reasoning} if self._can.reasoning else {}
+            return {"role": "assistant", "content": None, "tool_calls": calls, **said}, "tool_calls"
         return {"role": "assistant", "content": "ok"}, "stop"
 
 

@@ -84,6 +84,14 @@ async def test_usage_that_a_stream_lacks_is_found_by_its_estimate() -> None:
         assert answers(await check(endpoint))["usage in a stream"] == "no"
 
 
+async def test_reasoning_is_found_with_the_name_of_its_field() -> None:
+    async with capable(reasoning="hm, I see") as endpoint:
+        report = await check(endpoint)
+    (found,) = [finding for finding in report.findings if finding.question == "reasoning"]
+    assert found.answer == "yes"
+    assert found.detail.endswith(" characters in reasoning_content")
+
+
 async def test_a_model_that_calls_only_if_it_must_is_found() -> None:
     async with capable(calls_unasked=False) as endpoint:
         report = await check(endpoint)
