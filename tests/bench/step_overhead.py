@@ -183,7 +183,7 @@ async def _kept(directory: Path, *, journaled: bool) -> tuple[list[float], _Coun
         journal = JournalHook(store, thread, str)
         checkpoints = Checkpoints(log, journal, "")
         history = checkpoints.history = ThreadHistoryHook(checkpoints, thread, state.with_(messages=()))
-        journal.host(log.claim, (), lambda: False)
+        journal.host(log.claim, lambda: False)
         hooks = (history, journal) if journaled else (history,)
         agent = agent_with_twelve_hooks(*hooks, host=Host(recovery=checkpoints, context=CallContext(run_id=run.id)))
         with capture_logs():
