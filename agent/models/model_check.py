@@ -102,10 +102,12 @@ class ModelCheck:
                 return report
             report.settings["stream"] = not self._stream
         self._found("answers", first, _said(first))
-        streamed = first if self._streams_calls else await self._tried("streams", "Say: ok", stream=True)
-        if self._streams_calls:
-            self._found("streams", first, "")
         streams = self._streams_calls
+        if streams:
+            streamed: ModelResponse | None = first
+            self._found("streams", first, "")
+        else:
+            streamed = await self._tried("streams", "Say: ok", stream=True)
         calls = await self._calls(stream=streams)
         if not calls and await self._calls(stream=not streams):
             report.settings["stream"], calls = not streams, True
@@ -172,8 +174,9 @@ class ModelCheck:
     async def _calls(self, *, stream: bool) -> bool:
         """Find out whether the model calls a tool, by itself or only if it must."""
         question = "tools in a stream" if stream else "tools without a stream"
-        if any(finding.question == question for finding in self._report.findings):
-            return any(finding.question == question and finding.answer == "yes" for finding in self._report.findings)
+        known = {finding.question: finding.answer for finding in self._report.findings}
+        if question in known:
+            return known[question] == "yes"
         problem = "it answered without a call"
         for choice in (None, "required"):
             try:

@@ -172,13 +172,17 @@ async def test_a_failed_request_says_in_its_event_what_it_cost(
     assert (last["models"][0]["requests"], Usage(**last["usage"])) == (4, PAID + PAID + PAID)
 
 
-async def test_a_subagent_is_charged_under_its_own_name(
-    world: Held, gateway: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def _with_subagents(world: Held, monkeypatch: pytest.MonkeyPatch) -> None:
     async def named(name: str) -> Tenant:
         return Tenant(name, world.in_force, MODEL, {"default": SUBAGENTS})
 
     monkeypatch.setattr(world, "named", named)
+
+
+async def test_a_subagent_is_charged_under_its_own_name(
+    world: Held, gateway: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _with_subagents(world, monkeypatch)
     rule = Rule(id="subagents", tools=("spawn_subagent",), effect="allow", reason="a test")
     world.put_in_force("v1", Policy(PolicyDocument(version=1, rules=(rule,))))
     spawn = ToolCall(id="s", name="spawn_subagent", arguments={"name": "reader", "task": "read it"})
@@ -193,10 +197,7 @@ async def test_a_subagent_is_charged_under_its_own_name(
 async def test_what_a_lost_subagent_used_is_not_forgotten(
     world: Held, gateway: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def named(name: str) -> Tenant:
-        return Tenant(name, world.in_force, MODEL, {"default": SUBAGENTS})
-
-    monkeypatch.setattr(world, "named", named)
+    _with_subagents(world, monkeypatch)
     rules = [Rule(id=tool, tools=(tool,), effect="allow", reason="a test") for tool in ("spawn_subagent", "write_file")]
     world.put_in_force("v1", Policy(PolicyDocument(version=1, rules=tuple(rules))))
     spawn = ToolCall(id="s", name="spawn_subagent", arguments={"name": "reader", "task": "read it"})
