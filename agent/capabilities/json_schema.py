@@ -1,15 +1,17 @@
 """JSON Schema (Draft 2020-12): checks a schema, and whether a value fits it. References are never fetched.
 
-A value is checked in a separate process with a time limit: a regular expression that backtracks blocks every thread of
-its process and cannot be interrupted.
+A value is checked in a separate process with a limit of processor time, which a busy machine does not use up: a regular
+expression that backtracks blocks every thread of its process and cannot be interrupted.
 
 jsonschema is imported where it is used: it is slow to import, and few agents need it.
 """
 
 import asyncio
 import json
+import math
 import os
 import resource
+import signal
 import sys
 from collections.abc import Mapping
 from itertools import islice
@@ -22,6 +24,8 @@ MAX_ERRORS = 10
 ERROR_CHARS = 300
 
 _MEMORY_LIMIT_BYTES = 1024**3
+WAIT_LIMIT_S = 60.0
+"""How long a check may wait for a processor in addition to its own time."""
 
 
 def short(text: str) -> str:
@@ -29,9 +33,9 @@ def short(text: str) -> str:
     return text if len(text) <= ERROR_CHARS else f"{text[:ERROR_CHARS]}..."
 
 
-async def errors_of(schema: Mapping[str, JsonValue], value: JsonValue, *, time_limit_s: float = 10.0) -> list[str]:
-    """Return the errors in a value, at most MAX_ERRORS."""
-    asked = json.dumps([schema, value]).encode()
+async def errors_of(schema: Mapping[str, JsonValue], value: JsonValue, *, limit_s: int = 10) -> list[str]:
+    """Return the errors in a value, at most MAX_ERRORS. `limit_s` limits the processor time."""
+    asked = json.dumps([limit_s, schema, value]).encode()
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
@@ -43,14 +47,16 @@ async def errors_of(schema: Mapping[str, JsonValue], value: JsonValue, *, time_l
         start_new_session=True,  # Ctrl-C does not reach it
     )
     try:
-        async with asyncio.timeout(time_limit_s):
+        async with asyncio.timeout(limit_s + WAIT_LIMIT_S):
             answer, _ = await process.communicate(asked)
     except TimeoutError:
-        return [f"the value could not be judged within {time_limit_s:g} s: make it smaller and simpler"]
+        return ["the value could not be judged: the machine was too busy"]
     finally:
         if process.returncode is None:
             process.kill()
             await process.wait()
+    if process.returncode == -signal.SIGXCPU:
+        return [f"the value could not be judged within {limit_s} s: make it smaller and simpler"]
     try:
         return [str(error) for error in json.loads(answer)]
     except ValueError:
@@ -109,7 +115,18 @@ def _check_references(resource: Any, resolver: Any) -> None:
         _check_references(inner, resolver.in_subresource(inner))
 
 
-if __name__ == "__main__":
-    os.nice(19)  # at the lowest priority
+def _check_stdin() -> None:
+    import jsonschema  # noqa: F401, PLC0415 - before the limit, which is for the value
+
+    os.nice(10)
+    limit_s, schema, value = json.load(sys.stdin)
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    end_s = math.ceil(used.ru_utime + used.ru_stime + limit_s)
+    resource.setrlimit(resource.RLIMIT_CPU, (end_s, end_s + 1))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_LIMIT_BYTES, _MEMORY_LIMIT_BYTES))
-    sys.stdout.write(json.dumps(_errors_in(*json.load(sys.stdin))))
+    sys.stdout.write(json.dumps(_errors_in(schema, value)))
+
+
+if __name__ == "__main__":
+    _check_stdin()

@@ -34,7 +34,7 @@ class StructuredOutput(Hook):
     # Further in than flow, so that its reason for the stop comes first, and than self_critique, which reads it. At
     # before_inference it comes last: the schema is at the end of the system prompt.
     priority = -20
-    timeout_s = 20.0  # the limit of errors_of comes first
+    timeout_s = 80.0  # the limits of errors_of come first
 
     def __init__(self, schema: Mapping[str, JsonValue], model: type[BaseModel] | None, retries: int) -> None:
         self.retries = retries

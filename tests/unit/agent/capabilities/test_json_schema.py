@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -31,10 +32,23 @@ async def test_a_pattern_that_backtracks_without_bound_ends_at_the_time_limit_an
             turns += 1
 
     other = asyncio.create_task(others())
-    (error,) = await errors_of(checked(_BACKTRACKS), "a" * 64 + "b", time_limit_s=1)
+    (error,) = await errors_of(checked(_BACKTRACKS), "a" * 64 + "b", limit_s=1)
     other.cancel()
     assert "could not be judged within 1 s" in error
     assert turns > 1
+
+
+async def test_a_check_that_gets_no_processor_for_longer_than_its_limit_still_answers() -> None:
+    before = children()
+    checking = asyncio.create_task(errors_of(checked({"type": "integer"}), 1, limit_s=1))
+    async with asyncio.timeout(30):
+        while not (started := children() - before):
+            await asyncio.sleep(0.001)
+    (process,) = map(int, started)
+    os.kill(process, signal.SIGSTOP)
+    await asyncio.sleep(2)
+    os.kill(process, signal.SIGCONT)
+    assert await checking == []
 
 
 async def test_a_cancelled_judgement_leaves_no_process() -> None:
