@@ -80,7 +80,7 @@ LABEL airlock.kind="image"
 COPY .build/images/gateway /wheels
 RUN python3 -m venv /opt/gateway \
     && /opt/gateway/bin/pip install --no-cache-dir --no-index --find-links /wheels --require-hashes -r /wheels/gateway.lock \
-    && /opt/gateway/bin/pip install --no-cache-dir --no-index --no-deps /wheels/airlock-*.whl
+    && /opt/gateway/bin/pip install --no-cache-dir --no-index --no-deps /wheels/airlock_*.whl
 
 FROM ${BASE} AS gateway
 COPY --from=gateway-packages /opt/gateway /opt/gateway

@@ -47,7 +47,10 @@ INPUTS = {
         "sandbox/v1",
         "sandbox/daemon",
     ],
-    "gateway": ["Dockerfile", "pyproject.toml", "deploy/gateway.lock", "agent", "sandbox", "gateway"],
+    "gateway": [
+        *("Dockerfile", "pyproject.toml", "deploy/gateway.lock"),
+        *("agent", "clients/python/airlock", "sandbox", "gateway"),
+    ],
 }
 
 

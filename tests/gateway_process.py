@@ -31,7 +31,7 @@ AIRLOCK = (sys.executable, "-m", "gateway.cli")
 @functools.cache
 def _compile_once() -> None:
     """Compile the gateway, whose every process else does so anew where PYTHONDONTWRITEBYTECODE is set."""
-    for package in ("agent", "sandbox", "gateway"):
+    for package in ("agent", "clients/python/airlock", "sandbox", "gateway"):
         compileall.compile_dir(Path(__file__).parents[1] / package, quiet=1)
 
 

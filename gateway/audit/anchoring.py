@@ -8,10 +8,10 @@ import subprocess
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 
+from airlock.audit_chain import ChainHead
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from gateway.audit_chain.anchor import Anchor
-from gateway.audit_chain.chain import ChainHead
 from gateway.errors import Unavailable
 from gateway.storage.audit_reader import AuditReader
 from gateway.support.background import Periodic

@@ -3,7 +3,8 @@
 import asyncio
 from collections.abc import AsyncIterator, Collection, Sequence
 
-from gateway.audit_chain.chain import AuditRecord, ChainReport, Known
+from airlock.audit_chain import AuditRecord, ChainReport, Known
+
 from gateway.errors import NotFound
 from gateway.storage.audit_reader import SLICE, AuditFilter, AuditReader
 from gateway.support.background import pause

@@ -1,5 +1,5 @@
-"""Audit records, how they are chained, and the signed anchor of a chain's head.
+"""The signed anchor of the head of an audit's chain; airlock.audit_chain has the records and the chain itself.
 
-Start at `chain.py`. Pure functions without a database or a clock: the CLI and the client verify chains with them.
-Imports gateway layers below 4.
+Start at `anchor.py`. Pure functions without a database or a clock: the CLI verifies anchors with them. Imports gateway
+layers below 4.
 """

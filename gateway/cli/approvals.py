@@ -16,8 +16,9 @@ from gateway.cli.terminal import err, fail, out
 from gateway.support.printable_text import printable
 
 if TYPE_CHECKING:
+    from airlock.approvals import Answer
+
     from gateway.client import Approval, Grant
-    from gateway.client.approvals import Answer
 
 app = Commands(help="Answer tool calls that wait for an approval.")
 ApprovalId = Annotated[str, typer.Argument(metavar="ID", help="Id, as listed by `airlock approvals list`.")]

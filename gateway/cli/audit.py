@@ -14,15 +14,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Literal
 
 import typer
+from airlock.audit_chain import AuditRecord, ChainCheck, ChainReport, ExportEnd, Known, compared
 from rich.text import Text
 
-from gateway.audit_chain.chain import AuditRecord, ChainCheck, ChainReport, ExportEnd, Known, compared
 from gateway.cli.command import Commands, GatewayCli, Limit, OfThread, Since, Until, moment_of
 from gateway.cli.printable import Rows, one_line
 from gateway.cli.terminal import EXIT_BAD_NEWS, SafeBytes, SlowWork, fail, out, print_json
 
 if TYPE_CHECKING:
-    from gateway.client.audit import AuditQuery
+    from airlock.audit import AuditQuery
 
 # Records between two progress reports.
 _REPORT_EACH = 1000
@@ -44,7 +44,7 @@ class Work:
     run: Annotated[str, typer.Option(help="Filter by run.")] = ""
 
     def query(self, **more: Any) -> AuditQuery:
-        from gateway.client.audit import AuditQuery
+        from airlock.audit import AuditQuery
 
         return AuditQuery(kinds=tuple(self.kind or ()), thread=self.thread, run_id=self.run, **more)
 

@@ -46,10 +46,10 @@ from gateway.errors import AirlockError, Misconfigured, Overloaded, Unavailable
 from sandbox.errors import SandboxError
 
 if TYPE_CHECKING:
+    from airlock.admin import AdminCalls
     from rich.console import RenderableType
 
     from gateway.client import Client
-    from gateway.client.admin import AdminCalls
     from gateway.config.config import Config
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]

@@ -16,7 +16,7 @@ from gateway.credentials.keys import SCOPES, checked_scopes
 from gateway.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from gateway.client.admin import KeyInfo, MadeKey, RevokedKey
+    from airlock.admin import KeyInfo, MadeKey, RevokedKey
 
 app = Commands(help="API keys, in the database of a configuration or, with --address, on a gateway.")
 KeyId = Annotated[str, typer.Argument(metavar="ID", help="Id, as listed by `airlock key list`.")]

@@ -4,10 +4,10 @@ import contextlib
 from collections.abc import AsyncIterator
 from typing import Any, cast
 
+from airlock.admin import AdminCalls
 from structlog.testing import capture_logs
 
 from gateway.cli.database import local_database, opened_policies
-from gateway.client.admin import AdminCalls
 from gateway.config.config import Config
 from gateway.credentials.caller import CALLER, Caller
 from gateway.data_lifecycle.erasure import TenantAdmin

@@ -99,7 +99,7 @@ def global_options(
     del version  # handled by its callback
     if not (tls or ca or certificate or key or server_name):
         return
-    from gateway.client.connection import AMBIENT, Tls
+    from airlock.connection import AMBIENT, Tls
 
     AMBIENT.set(Tls(ca, certificate, key, server_name))
 

@@ -23,9 +23,10 @@ from gateway.cli.terminal import SlowWork, fail, out, print_json
 from gateway.errors import PermissionDenied, ScopeMissing
 
 if TYPE_CHECKING:
-    from gateway.audit_chain.chain import AuditRecord
+    from airlock.audit import AuditQuery
+    from airlock.audit_chain import AuditRecord
+
     from gateway.client import ProgramResult
-    from gateway.client.audit import AuditQuery
 
 _KIND = "connection"
 _NAMES = ("at", "thread", "host", "address", "verdict", "outcome", "up", "down", "credential")
@@ -51,7 +52,7 @@ class Connections:
     until: Until = ""
 
     def query(self) -> AuditQuery:
-        from gateway.client.audit import AuditQuery
+        from airlock.audit import AuditQuery
 
         return AuditQuery(
             kinds=(_KIND,),

@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from airlock.admin import AdminCalls, PolicyChange
+
 from gateway.cli.command import taken
-from gateway.client.admin import AdminCalls, PolicyChange
 from gateway.config.config import Config
 from gateway.errors import Misconfigured, NotFound, PolicyInvalid
 from gateway.policy import Policy, PolicyError, load_policy

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from airlock.v1 import admin_service_pb2 as pb
+
 from gateway.credentials.caller import actor
 from gateway.credentials.keys import ACTING_SCOPES, OPERATOR_SCOPES, make_key
 from gateway.data_lifecycle.erasure import TenantAdmin
@@ -12,7 +14,6 @@ from gateway.serving.edge import Authenticator, unary
 from gateway.storage.key_store import KeyRequest, KeyStore
 from gateway.support.paging import page_size, paged, place_of
 from gateway.tenancy.tenants import Tenant
-from gateway.v1 import admin_service_pb2 as pb
 from gateway.v1 import admin_service_pb2_grpc as grpc_pb
 
 _S = 1_000_000

@@ -3,6 +3,8 @@
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
+from airlock.v1 import approval_service_pb2 as pb
+
 from gateway.approvals.approvals import Approvals
 from gateway.credentials.caller import caller_shown
 from gateway.errors import InvalidArgument, Unavailable
@@ -10,7 +12,6 @@ from gateway.services.messages import message, name_of, paging
 from gateway.serving.edge import Authenticator, streaming, unary
 from gateway.storage.approval_store import LISTED_LIMIT_BYTES, Approval
 from gateway.tenancy.tenants import Tenant
-from gateway.v1 import approval_service_pb2 as pb
 from gateway.v1 import approval_service_pb2_grpc as grpc_pb
 
 

@@ -3,14 +3,15 @@
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
+from airlock.audit_chain import AuditRecord
+from airlock.v1 import audit_service_pb2 as pb
+
 from gateway.audit.audit import Audit
-from gateway.audit_chain.chain import AuditRecord
 from gateway.errors import InvalidArgument, NotFound, Unavailable
 from gateway.services.messages import message, microseconds, paging
 from gateway.serving.edge import Authenticator, streaming, unary
 from gateway.storage.audit_reader import AuditFilter
 from gateway.tenancy.tenants import Tenant
-from gateway.v1 import audit_service_pb2 as pb
 from gateway.v1 import audit_service_pb2_grpc as grpc_pb
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import structlog
+from airlock.v1 import process_service_pb2 as pb
 from pydantic import JsonValue
 
 from agent.filesystem import OutputStream
@@ -37,7 +38,6 @@ from gateway.tool_calls.program_calls import (
 from gateway.tool_calls.requested_calls import RequestedPrograms, made_process_id, program_request
 from gateway.tool_calls.thread_sandbox import ThreadSandbox
 from gateway.tool_calls.tool_calls import FinishedToolCall, NewCall, ToolCalls
-from gateway.v1 import process_service_pb2 as pb
 from gateway.v1 import process_service_pb2_grpc as grpc_pb
 from sandbox.client.replies import PROCESSES_LIMIT
 from sandbox.protocols import Process, ProcessSpec, ProgramSpec

@@ -3,6 +3,8 @@
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 
+from airlock.v1 import run_service_pb2 as pb
+
 from gateway.errors import InvalidArgument
 from gateway.runs.runs import RunRequest, Runs
 from gateway.services.messages import message, microseconds, name_of
@@ -13,7 +15,6 @@ from gateway.storage.thread_store import RunFilter, ThreadStore
 from gateway.storage.usage_store import RunUse, UsageStore
 from gateway.support.paging import page_size, paged, place_of
 from gateway.tenancy.tenants import Tenant
-from gateway.v1 import run_service_pb2 as pb
 from gateway.v1 import run_service_pb2_grpc as grpc_pb
 
 

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
+from airlock.v1 import sandbox_service_pb2 as pb
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from gateway.errors import Cancelled, InvalidArgument, TooLarge, Unavailable
@@ -20,7 +21,6 @@ from gateway.snapshots.snapshots import Snapshots
 from gateway.storage.transition_store import StoredTransition
 from gateway.support.paging import page_size, paged, place_of
 from gateway.tenancy.tenants import Tenant
-from gateway.v1 import sandbox_service_pb2 as pb
 from gateway.v1 import sandbox_service_pb2_grpc as grpc_pb
 from sandbox.engines.engine import Listing
 from sandbox.keeper.keeper import Keeper

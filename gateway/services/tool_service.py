@@ -5,6 +5,8 @@ import json
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
+from airlock.v1 import tool_service_pb2 as pb
+
 from agent.filesystem import OnOutput
 from agent.state import VerdictKind
 from gateway.services.messages import message
@@ -13,7 +15,6 @@ from gateway.tenancy.tenants import Tenant
 from gateway.tool_calls.output_pieces import OutputPieces
 from gateway.tool_calls.requested_calls import RequestedCalls
 from gateway.tool_calls.tool_calls import FinishedToolCall, NewCall, ToolCalls
-from gateway.v1 import tool_service_pb2 as pb
 from gateway.v1 import tool_service_pb2_grpc as grpc_pb
 
 

@@ -3,14 +3,15 @@
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from airlock.v1 import run_service_pb2 as run_pb
+from airlock.v1 import usage_service_pb2 as pb
+
 from gateway.credentials.keys import OPERATE
 from gateway.errors import InvalidArgument, NotFound
 from gateway.services.messages import message, microseconds, name_of, timestamp
 from gateway.serving.edge import Authenticator, unary
 from gateway.storage.usage_store import RunUse, UsageStore, Used, day_us, total_of
 from gateway.tenancy.tenants import Tenant
-from gateway.v1 import run_service_pb2 as run_pb
-from gateway.v1 import usage_service_pb2 as pb
 from gateway.v1 import usage_service_pb2_grpc as grpc_pb
 
 _ROWS_LIMIT = 10_000

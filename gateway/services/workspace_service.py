@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
+from airlock.v1 import workspace_service_pb2 as pb
 from pydantic import JsonValue
 
 from agent import errors as agent_errors
@@ -29,7 +30,6 @@ from gateway.tool_calls.service_executor import (
     Upload,
 )
 from gateway.tool_calls.tool_calls import NewCall, ToolCalls
-from gateway.v1 import workspace_service_pb2 as pb
 from gateway.v1 import workspace_service_pb2_grpc as grpc_pb
 from sandbox.protocols import Entry
 

@@ -3,9 +3,7 @@
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from sqlalchemy import ColumnElement, select
-
-from gateway.audit_chain.chain import (
+from airlock.audit_chain import (
     COLUMNS,
     MISSING,
     NOTHING_KNOWN,
@@ -15,6 +13,8 @@ from gateway.audit_chain.chain import (
     ChainReport,
     Known,
 )
+from sqlalchemy import ColumnElement, select
+
 from gateway.storage.queries import Queries, mapped, matching
 from gateway.storage.tables import audit_heads, audit_records, runs, tool_calls
 

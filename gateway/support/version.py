@@ -8,6 +8,6 @@ from importlib.metadata import PackageNotFoundError, version
 def airlock_version() -> str:
     """Return the version, such as 0.1.0; "unknown" in a tree that is not installed."""
     try:
-        return version("airlock")
+        return version("airlock-agent-gateway")
     except PackageNotFoundError:
         return "unknown"

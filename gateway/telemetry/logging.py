@@ -2,7 +2,7 @@
 
 Each line has the tenant, run_id, thread, call_id and trace_id where known, and never arguments or results. Of an
 exception it has the class and, for each frame, file, line and function: the text may be a file name, a command or the
-parameters of a statement. Only gateway.errors keep their messages.
+parameters of a statement. Only airlock.errors keep their messages.
 """
 
 import json

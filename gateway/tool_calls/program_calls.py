@@ -14,6 +14,7 @@ import shlex
 from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
+from airlock.v1 import process_service_pb2 as pb
 from pydantic import JsonValue
 
 from agent import errors as agent_errors
@@ -35,7 +36,6 @@ from gateway.errors import (
 from gateway.storage.audit_store import AuditEntry
 from gateway.tool_calls.service_executor import ServiceExecutor
 from gateway.tool_calls.tool_request import REQUEST
-from gateway.v1 import process_service_pb2 as pb
 from sandbox.errors import SandboxError
 from sandbox.protocols import Process, ProcessSpec, ProgramResult, ProgramSpec
 

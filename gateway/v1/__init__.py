@@ -1,1 +1,1 @@
-"""Generated stubs of the public contract; see proto/gateway/v1."""
+"""Generated from proto/gateway/v1: servicers of its services, and the rules of its fields. Messages: airlock.v1."""

@@ -3,7 +3,7 @@
 import grpc
 import warnings
 
-from gateway.v1 import approval_service_pb2 as gateway_dot_v1_dot_approval__service__pb2
+from airlock.v1 import approval_service_pb2 as gateway_dot_v1_dot_approval__service__pb2
 
 GRPC_GENERATED_VERSION = '1.85.1'
 GRPC_VERSION = grpc.__version__

@@ -18,9 +18,9 @@ from pathlib import Path
 
 import pytest
 import yaml
+from airlock.retry import DEFAULT_RETRY
 
 from gateway.client import Client
-from gateway.client.retry import DEFAULT_RETRY
 from sandbox.engines.docker.container_config import container_name
 from tests.chaos.killer import KINDS, Killer, plan
 from tests.chaos.leftovers import orphans, states_of, unfinished, wrong_histories

@@ -5,9 +5,9 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import asdict
 
 import pytest
+from airlock.audit_chain import NOTHING_KNOWN, START_DIGEST, ChainReport, Known, record_digest
 from sqlalchemy import Connection, delete, insert, select, text, update
 
-from gateway.audit_chain.chain import NOTHING_KNOWN, START_DIGEST, ChainReport, Known, record_digest
 from gateway.storage.audit_reader import AuditReader
 from gateway.storage.audit_store import AuditEntry, AuditStore
 from gateway.storage.database import Database
@@ -230,7 +230,7 @@ async def test_a_whole_chain_that_is_gone_is_detected_with_a_noted_digest(databa
 
 
 async def test_an_export_shows_what_was_changed_in_it(database: Database) -> None:
-    from gateway.audit_chain.chain import AuditRecord, ChainCheck
+    from airlock.audit_chain import AuditRecord, ChainCheck
 
     lines = [record.line() async for record in AuditReader(database).chain("t")][:50]
 

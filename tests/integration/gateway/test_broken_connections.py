@@ -152,7 +152,7 @@ async def test_a_call_is_ended_by_its_own_client_only(client: Client, strict: Cl
             break
         except NotFound:
             await asyncio.sleep(0.05)
-    from gateway.v1 import tool_service_pb2 as pb
+    from airlock.v1 import tool_service_pb2 as pb
 
     request = pb.CancelToolCallRequest(request_id="own-1")
     with pytest.raises(NotFound):

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from airlock.v1 import sandbox_service_pb2 as pb
 
 from gateway.client import (
     Cancelled,
@@ -31,7 +32,6 @@ from gateway.client import (
     TooLarge,
     Unavailable,
 )
-from gateway.v1 import sandbox_service_pb2 as pb
 from tests.gateway_process import AIRLOCK, Home, Served, make_home, served
 from tests.waiting import eventually
 

@@ -20,6 +20,7 @@ from typing import Any
 import grpc
 import grpc.aio
 import pytest
+from airlock.v1 import process_service_pb2 as pb
 
 from gateway.client import Client
 from gateway.errors import (
@@ -34,7 +35,6 @@ from gateway.errors import (
     StartFailed,
     TooLarge,
 )
-from gateway.v1 import process_service_pb2 as pb
 from gateway.v1 import process_service_pb2_grpc as grpc_pb
 from tests.gateway_process import AIRLOCK, airlock, make_home, served
 from tests.integration.gateway.conftest import Pair

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import yaml
+from airlock import client_span
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
@@ -23,7 +24,6 @@ from agent.models.scripted_model_server import Call, ScriptedModelServer, Turn
 from gateway.client import Client
 from gateway.errors import InvalidArgument
 from gateway.telemetry import attributes as a
-from gateway.telemetry import client_span
 from gateway.telemetry.telemetry import METRICS
 from tests.gateway_process import Home, make_home, served
 from tests.unit.gateway.redaction.secrets import B64

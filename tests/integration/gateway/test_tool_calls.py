@@ -9,11 +9,12 @@ import time
 
 import grpc.aio
 import pytest
+from airlock.v1 import tool_service_pb2
 
 from gateway.client import Client
 from gateway.errors import DeadlineExceeded, InvalidArgument, TooLarge
 from gateway.services import messages
-from gateway.v1 import tool_service_pb2, tool_service_pb2_grpc
+from gateway.v1 import tool_service_pb2_grpc
 from tests.gateway_process import airlock
 from tests.integration.gateway.conftest import Pair
 

@@ -11,9 +11,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 import trustme
+from airlock.audit import AuditQuery
 
 from gateway.client import Client
-from gateway.client.audit import AuditQuery
 from tests.gateway_process import Home, make_home, served
 
 NO_DOCKER = {"DOCKER_HOST": "unix:///nonexistent/docker.sock"}

@@ -7,9 +7,10 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from airlock.audit import AuditQuery
+
 from agent.models.scripted_model_server import Call, ScriptedModelServer, Turn
 from gateway.client import AuditRecord, Client
-from gateway.client.audit import AuditQuery
 from tests.gateway_process import Home, airlock, make_home, served
 from tests.security.network.loopback_door import echo_bytes
 from tests.unit.gateway.network.relayed import OK, Server, saying

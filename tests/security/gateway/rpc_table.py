@@ -9,39 +9,18 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from airlock.v1 import admin_service_pb2 as admin
+from airlock.v1 import approval_service_pb2 as approval
+from airlock.v1 import audit_service_pb2 as audit
+from airlock.v1 import process_service_pb2 as process
+from airlock.v1 import run_service_pb2 as run
+from airlock.v1 import sandbox_service_pb2 as sandbox
+from airlock.v1 import thread_service_pb2 as thread
+from airlock.v1 import tool_service_pb2 as tool
+from airlock.v1 import usage_service_pb2 as usage
+from airlock.v1 import workspace_service_pb2 as workspace
 from google.protobuf.message import Message
 from grpc import StatusCode
-
-from gateway.v1 import (
-    admin_service_pb2 as admin,
-)
-from gateway.v1 import (
-    approval_service_pb2 as approval,
-)
-from gateway.v1 import (
-    audit_service_pb2 as audit,
-)
-from gateway.v1 import (
-    process_service_pb2 as process,
-)
-from gateway.v1 import (
-    run_service_pb2 as run,
-)
-from gateway.v1 import (
-    sandbox_service_pb2 as sandbox,
-)
-from gateway.v1 import (
-    thread_service_pb2 as thread,
-)
-from gateway.v1 import (
-    tool_service_pb2 as tool,
-)
-from gateway.v1 import (
-    usage_service_pb2 as usage,
-)
-from gateway.v1 import (
-    workspace_service_pb2 as workspace,
-)
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,9 @@ import socket
 from contextlib import suppress
 from pathlib import Path
 
+from airlock.audit import AuditQuery
+
 from gateway.client import Client
-from gateway.client.audit import AuditQuery
 from tests.gateway_process import served
 from tests.security.network.capture import captured, needs_capture
 from tests.security.network.loopback_door import echo_bytes

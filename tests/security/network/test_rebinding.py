@@ -6,8 +6,9 @@ import asyncio
 import json
 from pathlib import Path
 
+from airlock.audit import AuditQuery
+
 from gateway.client import Client
-from gateway.client.audit import AuditQuery
 from tests.gateway_process import make_home, served
 from tests.own_files import needs_own_files, seeing
 from tests.security.network.loopback_door import echo_bytes

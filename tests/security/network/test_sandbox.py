@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from airlock.audit import AuditQuery
 
 from gateway.client import Client, ToolResult
-from gateway.client.audit import AuditQuery
 from tests.gateway_process import Home, Served, make_home, served
 from tests.security.network.loopback_door import WAIT_S, echo_bytes
 from tests.unit.gateway.network.relayed import Handler, Server, saying

@@ -7,7 +7,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[3]
 KNOWN = {
-    "gateway/client/connection.py:AMBIENT",
+    "clients/python/airlock/connection.py:AMBIENT",
     "gateway/credentials/caller.py:CALLER",
     "gateway/identity/principal.py:PRINCIPAL",
     "gateway/serving/edge.py:_DEADLINE_S",
@@ -19,7 +19,7 @@ KNOWN = {
 def test_there_are_no_context_variables_but_those_of_the_invariants_page() -> None:
     found = {
         f"{path.relative_to(ROOT).as_posix()}:{name}"
-        for package in ("agent", "gateway", "sandbox")
+        for package in ("agent", "gateway", "sandbox", "clients/python/airlock")
         for path in (ROOT / package).rglob("*.py")
         for name in re.findall(r"^(\w+).*= ContextVar\(", path.read_text(encoding="utf-8"), re.MULTILINE)
     }

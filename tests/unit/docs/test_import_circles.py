@@ -10,8 +10,10 @@ ROOT = Path(__file__).parents[3]
 
 def _modules() -> dict[str, Path]:
     found = {}
-    for path in (path for top in ("agent", "gateway", "sandbox") for path in (ROOT / top).rglob("*.py")):
-        parts = path.relative_to(ROOT).with_suffix("").parts
+    roots = (ROOT, ROOT / "clients/python")
+    tops = [(root, root / top) for root in roots for top in ("agent", "airlock", "gateway", "sandbox")]
+    for root, path in ((root, path) for root, top in tops for path in top.rglob("*.py")):
+        parts = path.relative_to(root).with_suffix("").parts
         if "v1" not in parts:
             found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
     return found

@@ -10,7 +10,8 @@ import pytest
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
-TABLES = ("gateway", "sandbox", "sandbox/daemon", "agent")
+TABLES = ("gateway", "sandbox", "sandbox/daemon", "agent", "airlock")
+_ELSEWHERE = {"airlock": "clients/python/airlock"}
 _MODULE_MAPS = (
     "agent/models",
     "gateway/sandboxes",
@@ -38,8 +39,9 @@ def mapped(folder: str) -> list[tuple[str, int]]:
 
 def there(folder: str) -> set[str]:
     """Return the packages of a folder as `name/`, and its modules as `name.py`."""
-    packages = {f"{package.parent.name}/" for package in (ROOT / folder).glob("*/__init__.py")}
-    return packages | {module.name for module in (ROOT / folder).glob("*.py")} - {"__init__.py"}
+    place = ROOT / _ELSEWHERE.get(folder, folder)
+    packages = {f"{package.parent.name}/" for package in place.glob("*/__init__.py")}
+    return packages | {module.name for module in place.glob("*.py")} - {"__init__.py"}
 
 
 def layers(folder: str) -> dict[str, int]:

@@ -12,7 +12,7 @@ from tests.unit.docs.test_map import ROOT, layers
 
 _PACKAGES = [
     package.parent.relative_to(ROOT)
-    for top in ("agent", "gateway", "sandbox")
+    for top in ("agent", "gateway", "sandbox", "clients/python/airlock")
     for package in sorted((ROOT / top).rglob("__init__.py"))
     if "v1" not in package.parts
 ]

@@ -11,13 +11,13 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from airlock.audit_chain import START_DIGEST, record_digest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from pydantic import ValidationError
 from sqlalchemy import Connection, delete, insert, select, text, update
 
 from gateway.audit.anchoring import Anchoring, Put, to_command, to_file
 from gateway.audit_chain.anchor import Anchor, known_by
-from gateway.audit_chain.chain import START_DIGEST, record_digest
 from gateway.config.operation_settings import AnchorSettings
 from gateway.storage.audit_reader import AuditReader
 from gateway.storage.audit_store import AuditEntry, AuditStore

@@ -24,7 +24,7 @@ def _imported(code: str) -> set[str]:
         ("import gateway.errors", {"grpc", "importlib.metadata"}),
         ("import gateway.cli.main", {"grpc", "gateway.cli.tool", "gateway.client"}),
         ("import gateway.cli.main as m; m.app.info.cls().commands['tool']", {"grpc", "gateway.cli.policy"}),
-        ("import gateway.client", {"opentelemetry", "grpc_status", "pydantic"}),
+        ("import gateway.client", {"opentelemetry", "grpc_status", "google.rpc", "gateway.errors", "gateway.v1"}),
         ("import gateway.server", {"alembic", "cryptography", "jsonschema", "jwt", "openai"}),
     ],
 )

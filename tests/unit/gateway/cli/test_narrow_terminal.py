@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from airlock.audit_chain import AuditRecord
 from rich.console import RenderableType
 
 from gateway import __version__
-from gateway.audit_chain.chain import AuditRecord
 from gateway.cli.audit import listed
 from gateway.cli.printable import Rows
 from gateway.cli.serve import banner

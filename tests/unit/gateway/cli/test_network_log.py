@@ -7,12 +7,12 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from airlock.audit import AuditQuery
+from airlock.audit_chain import AuditRecord
 from typer.testing import CliRunner
 
-from gateway.audit_chain.chain import AuditRecord
 from gateway.cli.main import app
 from gateway.client import Client
-from gateway.client.audit import AuditQuery
 
 DENIED = {"address": "", "bytes_up": 0, "bytes_down": 0, "reason": "no rule"}
 

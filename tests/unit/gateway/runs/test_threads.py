@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import grpc.aio
 import pytest
+from airlock.v1 import run_service_pb2, thread_service_pb2
 from sqlalchemy import insert, update
 
 from agent.messages import Message, ToolCall
@@ -29,7 +30,7 @@ from gateway.storage.tables import messages, runs, thread_metadata
 from gateway.storage.thread_store import TASK_LISTED_CHARS, ThreadStore
 from gateway.storage.usage_store import UsageStore
 from gateway.tenancy.tenants import Tenant
-from gateway.v1 import run_service_pb2, run_service_pb2_grpc, thread_service_pb2, thread_service_pb2_grpc
+from gateway.v1 import run_service_pb2_grpc, thread_service_pb2_grpc
 from tests.unit.gateway.made_parts import made_quotas
 
 ACME = Tenant("acme", Policy(PolicyDocument(version=1)), ModelSettings(), {})
@@ -105,7 +106,7 @@ async def test_threads_are_listed_over_many_pages_the_newest_first(served: Serve
 async def test_a_token_of_another_query_is_refused(served: Served) -> None:
     for name in ("a1", "a2"):
         await served.store.thread("acme", name)
-    from gateway.v1 import thread_service_pb2 as pb
+    from airlock.v1 import thread_service_pb2 as pb
 
     stub: Any = thread_service_pb2_grpc.ThreadServiceStub(served.client._channel)
     page = await stub.ListThreads(pb.ListThreadsRequest(page_size=1))

@@ -8,6 +8,7 @@ from typing import Any
 
 import grpc.aio
 import pytest
+from airlock.v1 import approval_service_pb2 as pb
 
 from gateway.approvals.approvals import Approvals
 from gateway.client import Client, EditRefused, InvalidArgument, NotFound
@@ -23,7 +24,6 @@ from gateway.storage.database import Database
 from gateway.storage.store import Store
 from gateway.tenancy.tenants import Tenant
 from gateway.tool_calls.requested_calls import RequestedCalls
-from gateway.v1 import approval_service_pb2 as pb
 from gateway.v1 import approval_service_pb2_grpc, tool_service_pb2_grpc
 from tests.unit.gateway.made_parts import made_tool_calls
 

@@ -9,10 +9,11 @@ from datetime import UTC, datetime, timedelta
 
 import grpc.aio
 import pytest
+from airlock.audit import AuditCalls, AuditQuery
+from airlock.retry import Retry
+from airlock.v1 import audit_service_pb2 as pb
 
 from gateway.audit.audit import Audit
-from gateway.client.audit import AuditCalls, AuditQuery
-from gateway.client.retry import Retry
 from gateway.config.model_settings import ModelSettings
 from gateway.credentials.caller import Caller
 from gateway.errors import InvalidArgument, NotFound, ScopeMissing, Unavailable
@@ -24,7 +25,6 @@ from gateway.storage.audit_reader import AuditReader
 from gateway.storage.audit_store import AuditEntry, AuditStore
 from gateway.storage.database import Database
 from gateway.tenancy.tenants import Tenant
-from gateway.v1 import audit_service_pb2 as pb
 from gateway.v1 import audit_service_pb2_grpc
 
 ACME = Tenant("acme", Policy(PolicyDocument(version=1)), ModelSettings(), {})

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from airlock.v1 import usage_service_pb2 as pb
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from gateway.errors import InvalidArgument
 from gateway.services.messages import microseconds
-from gateway.v1 import usage_service_pb2 as pb
 
 
 @pytest.mark.parametrize("moment", [Timestamp(seconds=2**62), Timestamp(seconds=-(2**62)), Timestamp(nanos=-1)])

@@ -12,6 +12,7 @@ from typing import Any, cast
 import grpc
 import grpc.aio
 import pytest
+from airlock.v1 import process_service_pb2 as pb
 from sqlalchemy import select
 
 from agent.hooks.hook import Hook
@@ -45,7 +46,6 @@ from gateway.tenancy.tenants import Tenant
 from gateway.tool_calls import program_calls
 from gateway.tool_calls.requested_calls import RequestedPrograms
 from gateway.tool_calls.tool_calls import NewCall, ToolCalls, ToolPath
-from gateway.v1 import process_service_pb2 as pb
 from gateway.v1 import process_service_pb2_grpc
 from sandbox import errors as sandbox_errors
 from sandbox.errors import DaemonLost, SandboxError

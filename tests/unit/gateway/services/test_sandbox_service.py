@@ -10,6 +10,7 @@ from typing import Any, cast
 import grpc
 import grpc.aio
 import pytest
+from airlock.v1 import sandbox_service_pb2 as pb
 
 from gateway.client import Client
 from gateway.config.model_settings import ModelSettings
@@ -21,7 +22,6 @@ from gateway.sandboxes.sandbox_usage import SandboxUsage
 from gateway.services.sandbox_service import SandboxService
 from gateway.storage.transition_store import StoredTransition
 from gateway.tenancy.tenants import Tenant
-from gateway.v1 import sandbox_service_pb2 as pb
 from gateway.v1 import sandbox_service_pb2_grpc
 from sandbox.sandbox import ListedSandbox
 from sandbox.usage import Usage

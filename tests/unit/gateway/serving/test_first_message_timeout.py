@@ -9,16 +9,17 @@ from typing import Any
 import grpc
 import grpc.aio
 import pytest
+from airlock.v1 import process_service_pb2, tool_service_pb2
+from airlock.wire import error_of
 
 from gateway.client import Client, InvalidArgument, TooLarge
-from gateway.client.wire import error_of
 from gateway.config.model_settings import ModelSettings
 from gateway.policy.document import PolicyDocument
 from gateway.policy.judge import Policy
 from gateway.serving.edge import FirstMessageTimeout, streaming, unary
 from gateway.serving.listening import server_options
 from gateway.tenancy.tenants import Tenant
-from gateway.v1 import process_service_pb2, process_service_pb2_grpc, tool_service_pb2, tool_service_pb2_grpc
+from gateway.v1 import process_service_pb2_grpc, tool_service_pb2_grpc
 
 TENANT = Tenant("t", Policy(PolicyDocument(version=1, rules=())), ModelSettings(), {})
 CORRUPT = b"\xff\xff"

@@ -10,12 +10,12 @@ from typing import Any
 import grpc
 import grpc.aio
 import pytest
+from airlock.v1 import process_service_pb2, run_service_pb2, tool_service_pb2, workspace_service_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1._async import HealthServicer
 
 from gateway.serving.listening import _OFTEN
 from gateway.serving.prefetching_server import PrefetchingServer
-from gateway.v1 import process_service_pb2, run_service_pb2, tool_service_pb2, workspace_service_pb2
 
 _CHECK = "/grpc.health.v1.Health/Check"
 _CONTRACTS = (process_service_pb2, run_service_pb2, tool_service_pb2, workspace_service_pb2)

@@ -8,25 +8,19 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import airlock.v1
 import grpc_tools
 import pytest
+from airlock.v1 import approval_service_pb2, audit_service_pb2, run_service_pb2, thread_service_pb2, tool_service_pb2
 from google.protobuf.descriptor import Descriptor, FieldDescriptor, FileDescriptor
 from google.protobuf.timestamp_pb2 import Timestamp
 from google.rpc import error_details_pb2
 from grpc_tools import protoc
 
-import gateway.v1
 from gateway.errors import InvalidArgument
 from gateway.serving.edge import status_of
 from gateway.serving.request_checks import check
-from gateway.v1 import (
-    approval_service_pb2,
-    audit_service_pb2,
-    run_service_pb2,
-    thread_service_pb2,
-    tool_service_pb2,
-    validate_pb2,
-)
+from gateway.v1 import validate_pb2
 
 WELL_KNOWN = Path(grpc_tools.__file__).parent / "_proto"
 
@@ -51,9 +45,9 @@ def test_the_first_and_the_last_moment_are_taken() -> None:
 
 
 def files() -> Iterator[FileDescriptor]:
-    for module in pkgutil.iter_modules(gateway.v1.__path__):
+    for module in pkgutil.iter_modules(airlock.v1.__path__):
         if module.name.endswith("_service_pb2"):
-            yield importlib.import_module(f"gateway.v1.{module.name}").DESCRIPTOR
+            yield importlib.import_module(f"airlock.v1.{module.name}").DESCRIPTOR
 
 
 def requests() -> Iterator[Descriptor]:
@@ -108,9 +102,7 @@ def test_a_request_that_is_right_and_what_is_no_message_pass() -> None:
 
 def test_the_rules_of_every_message_can_be_applied() -> None:
     for request in requests():
-        message = getattr(
-            importlib.import_module(request.file.name.replace("/", ".")[: -len(".proto")] + "_pb2"), request.name
-        )
+        message = getattr(importlib.import_module(f"airlock.v1.{Path(request.file.name).stem}_pb2"), request.name)
         try:
             check(message())
         except InvalidArgument as error:

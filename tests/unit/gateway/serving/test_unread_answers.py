@@ -9,6 +9,7 @@ from typing import Any
 
 import grpc.aio
 import pytest
+from airlock.v1 import tool_service_pb2
 from grpc_health.v1 import health_pb2_grpc
 
 from gateway.config.model_settings import ModelSettings
@@ -19,7 +20,7 @@ from gateway.serving.health import BoundedHealth
 from gateway.serving.incoming import SendTimeouts
 from gateway.serving.prefetching_server import follow_rpcs
 from gateway.tenancy.tenants import Tenant
-from gateway.v1 import tool_service_pb2, tool_service_pb2_grpc
+from gateway.v1 import tool_service_pb2_grpc
 from tests.raw_http2 import raw_connection
 
 TENANT = Tenant("t", Policy(PolicyDocument(version=1, rules=())), ModelSettings(), {})

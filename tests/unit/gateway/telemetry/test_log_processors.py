@@ -67,7 +67,7 @@ def test_an_exception_keeps_its_class_and_places_and_no_words_of_its_own(lines: 
 
 
 def test_our_own_errors_keep_their_message() -> None:
-    assert rendered(Misconfigured("set OPENAI_API_KEY")) == "gateway.errors.Misconfigured: set OPENAI_API_KEY"
+    assert rendered(Misconfigured("set OPENAI_API_KEY")) == "airlock.errors.Misconfigured: set OPENAI_API_KEY"
 
 
 def test_a_group_reports_each_of_its_members() -> None:

@@ -8,16 +8,17 @@ from typing import Any
 
 import grpc.aio
 import pytest
+from airlock.client_span import with_trace
+from airlock.v1 import run_service_pb2
 from opentelemetry import trace
 from opentelemetry.trace import SpanKind
 
 from gateway.errors import NotFound
 from gateway.serving.edge import streaming, unary
 from gateway.telemetry import attributes as a
-from gateway.telemetry.client_span import with_trace
 from gateway.telemetry.rpc import RpcInterceptor
 from gateway.tenancy.tenants import Tenant
-from gateway.v1 import run_service_pb2, run_service_pb2_grpc
+from gateway.v1 import run_service_pb2_grpc
 from tests.unit.gateway.telemetry.seen import Seen, watching
 
 GET, WATCH = "gateway.v1.RunService/GetRun", "gateway.v1.RunService/WatchRun"

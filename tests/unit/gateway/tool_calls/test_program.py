@@ -6,6 +6,7 @@ import shlex
 import subprocess
 
 import pytest
+from airlock.v1 import process_service_pb2 as pb
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,7 +16,6 @@ from gateway.policy.judge import Policy
 from gateway.policy.shell import parse_line
 from gateway.policy.wrappers import read_programs
 from gateway.tool_calls.program_calls import PROGRAM_LIMIT_BYTES, Program, program_of
-from gateway.v1 import process_service_pb2 as pb
 
 HOSTILE = [
     "",

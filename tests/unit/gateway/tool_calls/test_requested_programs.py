@@ -12,6 +12,7 @@ from typing import Any, cast
 import grpc
 import grpc.aio
 import pytest
+from airlock.v1 import process_service_pb2 as pb
 from sqlalchemy import select, update
 
 from gateway.approvals.approvals import Approvals
@@ -36,7 +37,6 @@ from gateway.storage.tables import tool_calls as journal
 from gateway.tenancy.tenants import Tenant
 from gateway.tool_calls.outcome_retry_queue import UnrecordedCall
 from gateway.tool_calls.requested_calls import RequestedPrograms
-from gateway.v1 import process_service_pb2 as pb
 from gateway.v1 import process_service_pb2_grpc
 from sandbox import errors as sandbox_errors
 from sandbox.keeper.sandbox_keeper import SandboxKeeper

@@ -1,0 +1,186 @@
+"""The client: tool calls, and the calls of the other modules."""
+
+import asyncio
+import contextlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from airlock.admin import AdminCalls
+from airlock.approvals import ApprovalCalls
+from airlock.audit import AuditCalls
+from airlock.errors import AirlockError, InProgress, Internal, InvalidArgument, Overloaded, Unavailable
+from airlock.files import FileCalls
+from airlock.messages import Fields, message, record
+from airlock.ports import PortCalls
+from airlock.processes import OutputText, ProcessCalls
+from airlock.runs import RunCalls
+from airlock.sandboxes import SandboxCalls
+from airlock.threads import ThreadCalls
+from airlock.usage import UsageCalls
+from airlock.v1 import tool_service_pb2 as pb
+from airlock.wire import OfCaller, OnOutput, give
+
+
+@dataclass(frozen=True)
+class Evicted:
+    """The file in the sandbox that has a result that was too large."""
+
+    path: str
+    size_bytes: int
+    lines: int
+    sha256: str
+    incomplete: bool
+
+
+@dataclass(frozen=True)
+class ToolResult(OutputText):
+    """A tool call's result. `content` is text (bytes that are not UTF-8 are replaced); `content_bytes` is exact.
+
+    `note` is additional text for a model: how to get the next page, a bad exit code, a timeout. With the verdict ask
+    and the outcome waiting the call did not run: repeat it once the approval `approval_id` is given. If the approver
+    changed the arguments, the call is refused, and may be made once with `edited_arguments`.
+    """
+
+    call_id: str
+    thread: str
+    verdict: str
+    rule: str
+    reason: str
+    outcome: str
+    exit_code: int | None
+    content_bytes: bytes
+    is_error: bool
+    evicted: Evicted | None
+    duration_ms: float
+    stdout_bytes: bytes
+    stderr_bytes: bytes
+    note: str = ""
+    approval_id: str = ""
+    policy_version: str = ""
+    edited_arguments: Mapping[str, Any] | None = None
+
+    @property
+    def content(self) -> str:
+        return self.content_bytes.decode("utf-8", "replace")
+
+
+@dataclass(frozen=True)
+class Tool:
+    """A tool and the JSON Schema of its arguments."""
+
+    name: str
+    description: str
+    parameters: Mapping[str, Any]
+
+
+class Client(
+    RunCalls,
+    ThreadCalls,
+    FileCalls,
+    ProcessCalls,
+    ApprovalCalls,
+    AuditCalls,
+    UsageCalls,
+    SandboxCalls,
+    PortCalls,
+    AdminCalls,
+):
+    """A connection to a gateway; use it as an async context manager, or `aclose()` it.
+
+    It can be created anywhere, and belongs to the event loop that enters or first uses it: WrongEventLoop in another.
+    `api_key` is a key, or a function that returns a current token; empty with a client certificate.
+
+    As `retry` says (None: never), safe calls are repeated, and streams continue after their last item if the connection
+    breaks or the gateway restarts; Unavailable if it stays away. What takes a `request_id` happens once, even if the
+    client repeats the request; with an id of your own you may repeat it yourself, also from another process, and get
+    the same answer. RequestIdReused means that the id belongs to another request. Lists are fetched in pages.
+    """
+
+    async def list_tools(self) -> Sequence[Tool]:
+        """Return the tools and their schemas."""
+        return [record(Tool, one) for one in (await self._ask(pb.ListToolsRequest)).tools]
+
+    async def call_tool(
+        self,
+        name: str,
+        arguments: Mapping[str, Any],
+        *,
+        thread: str = "default",
+        on_output: OnOutput | None = None,
+        timeout_s: float | None = None,
+        request_id: str = "",
+    ) -> ToolResult:
+        """Run one tool call; cancelling the await kills what it started.
+
+        `on_output`, a function or coroutine function, gets (stream, bytes) as output arrives; an error that it raises
+        ends the call. `timeout_s` covers all attempts together. If you repeat a call whose gateway was lost meanwhile,
+        the outcome is interrupted. Raises InvalidArgument, RequestIdReused, QuotaExceeded, Overloaded,
+        DeadlineExceeded, Unavailable.
+        """
+        try:
+            arguments_json = json.dumps(arguments)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise InvalidArgument(f"arguments: they cannot be written as JSON: {error}") from error
+        asked: Fields = {"arguments_json": arguments_json, "request_id": request_id}
+        request = message(pb.CallToolRequest, thread=thread, name=name, **asked)
+        try:
+            if on_output is not None:
+                return await self._streamed_call(request, on_output, timeout_s)
+            response = await self._unary(self._method(pb.CallToolRequest), request, timeout_s, safe=True)
+            return _result(response.result)
+        except AirlockError:
+            raise
+        except OfCaller as caller:
+            await self._cancel_call(request.request_id)
+            raise caller.error from None
+        except BaseException:  # a cancelled await, or an exit that `on_output` raised
+            await self._cancel_call(request.request_id)
+            raise
+
+    async def _streamed_call(
+        self, request: pb.CallToolRequest, on_output: OnOutput, timeout_s: float | None
+    ) -> ToolResult:
+        """Make a call and pass its output on as it arrives; after a broken connection, the rest from the result."""
+        given = {"stdout": 0, "stderr": 0}
+        broken = False
+
+        async def once(left_s: float | None) -> ToolResult:
+            nonlocal broken
+            method = self._method(pb.StreamToolCallRequest)
+            try:
+                async for said in self._stream(method, pb.StreamToolCallRequest(call=request), left_s):
+                    if said.WhichOneof("event") == "result":
+                        result = _result(said.result)
+                        if broken:
+                            await _give_rest(result, given, on_output)
+                        return result
+                    stream = "stderr" if said.output.stderr else "stdout"
+                    given[stream] += len(said.output.data)
+                    await give(on_output, stream, said.output.data)
+            except (Unavailable, Overloaded, InProgress):
+                broken = True
+                raise
+            raise Internal("the stream ended without a result")
+
+        return await self._again(once, timeout_s)
+
+    async def _cancel_call(self, request_id: str) -> None:
+        """End a call that its caller does not wait for; the broken connection alone would end it a little later."""
+        with contextlib.suppress(AirlockError, asyncio.CancelledError):
+            cancel = self._ask(pb.CancelToolCallRequest, safe=False, timeout_s=2.0, request_id=request_id)
+            await asyncio.shield(cancel)
+
+
+async def _give_rest(result: ToolResult, given: Mapping[str, int], on_output: OnOutput) -> None:
+    """Pass on the output that a broken stream did not; that of an evicted result is in its file."""
+    if result.evicted is not None:
+        return
+    for stream, whole in (("stdout", result.stdout_bytes), ("stderr", result.stderr_bytes)):
+        if len(whole) > given[stream]:
+            await give(on_output, stream, whole[given[stream] :])
+
+
+def _result(one: pb.ToolResult) -> ToolResult:
+    return record(ToolResult, one, content_bytes=one.content, stdout_bytes=one.stdout, stderr_bytes=one.stderr)
