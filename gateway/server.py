@@ -4,12 +4,14 @@ import asyncio
 import contextlib
 import gc
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from gateway.composition.foundation import Foundation, open_foundation
+from gateway.composition.http import Http, open_http
 from gateway.composition.network import make_doors
 from gateway.composition.sandboxes import open_sandboxes
 from gateway.composition.services import SERVICES, Services, Work, add_services, make_anchoring, make_lease, start_work
@@ -36,9 +38,10 @@ _ALONE = Worker()
 
 @dataclass(frozen=True)
 class Gateway:
-    """A running gateway that serves at `address`, and its metrics at `metrics`."""
+    """A running gateway that serves at `address`, HTTP at `http` and its metrics at `metrics`."""
 
     address: str
+    http: str | None
     metrics: str | None
     store: Store
     tenants: Tenants
@@ -53,7 +56,8 @@ async def running_gateway(config: Config, listen: str, worker: Worker = _ALONE) 
     A supervised worker shares `listen` with others, and its parent locks the state directory.
     """
     # The command line checks it too; this is for other callers.
-    refuse_unconfined(config, listen, workers=2 if worker.supervised else 1)
+    for address in (listen, *((config.http.listen,) if config.http.listen else ())):
+        refuse_unconfined(config, address, workers=2 if worker.supervised else 1)
     drain_wakeups(asyncio.get_running_loop())
     make_fair(asyncio.get_running_loop())
     follow_rpcs(asyncio.get_running_loop())
@@ -69,8 +73,11 @@ async def running_gateway(config: Config, listen: str, worker: Worker = _ALONE) 
         await stack.enter_async_context(lease.hold(slot.predecessors))
         slot.record(base.process_id)
         work = start_work(stack, base, sandboxes, lease, doors)
-        server = await _server(stack, base, worker)
-        services = await add_services(server, base, sandboxes, work)
+        interceptors = await _interceptors(stack, base)
+        server = make_server(*interceptors, shared=worker.supervised)
+        http = open_http(config, interceptors, shared=worker.supervised)
+        served = (server,) if http is None else (server, http.services)
+        services = await add_services(served, server, base, sandboxes, work)
         address = bind(server, listen, config)
         trusted = TrustedTime(base.database, now_us)
         retention = Retention(RetentionStore(base.database), config.retention, trusted)
@@ -84,31 +91,34 @@ async def running_gateway(config: Config, listen: str, worker: Worker = _ALONE) 
         needs = needs_of(SERVICES, base.database, sandboxes.ping)
         await stack.enter_async_context(Health(services.healthy, needs).following())
         await server.start()
-        _stop_in_order(stack, server, services, work, config.drain_s)
+        if http is not None:
+            await stack.enter_async_context(http.serving(services.healthy))
+        _stop_in_order(stack, [server] if http is None else [server, http], services, work, config.drain_s)
         # The objects that exist now are permanent: keep the garbage collector from scanning them during calls.
         gc.freeze()
         gc.enable()  # the command line starts a gateway without it
         # How long the event loop waits for a thread that does heavy work; the default is 5 ms.
         sys.setswitchinterval(0.001)
-        yield Gateway(address, base.telemetry.metrics_address, base.store, base.tenants, base.policies)
+        at = None if http is None else http.address
+        yield Gateway(address, at, base.telemetry.metrics_address, base.store, base.tenants, base.policies)
 
 
-async def _server(stack: AsyncExitStack, base: Foundation, worker: Worker) -> PrefetchingServer:
-    """Return a server without services, with admission in place."""
+async def _interceptors(stack: AsyncExitStack, base: Foundation) -> tuple[Any, ...]:
+    """Return what each RPC passes, with admission in place."""
     ADMISSION.configure(base.config.admission)
     await stack.enter_async_context(ADMISSION.heeding_load())
     for name in ("at_work", "limit", "waiting", "streams", "admitted", "refused", "waited"):
         read = partial(lambda name: getattr(ADMISSION.snapshot(), name), name)
         base.telemetry.instruments.read(f"airlock.admission.{name}", read)
-    return make_server(
-        FirstMessageTimeout(),
-        *((RpcInterceptor(base.telemetry),) if base.telemetry.on else ()),
-        shared=worker.supervised,
-    )
+    return (FirstMessageTimeout(), *((RpcInterceptor(base.telemetry),) if base.telemetry.on else ()))
 
 
 def _stop_in_order(
-    stack: AsyncExitStack, server: PrefetchingServer, services: Services, work: Work, drain_s: float
+    stack: AsyncExitStack,
+    servers: Sequence[PrefetchingServer | Http],
+    services: Services,
+    work: Work,
+    drain_s: float,
 ) -> None:
     """Register the steps of a stop, the last one first.
 
@@ -121,5 +131,5 @@ def _stop_in_order(
     stack.push_async_callback(work.runs.close)
     for streamed in (work.approvals, services.audit, services.usage, services.transitions, services.forwarding):
         stack.callback(streamed.close)
-    stack.callback(lambda: stopping.append(asyncio.create_task(server.stop(drain_s))))
+    stack.callback(lambda: stopping.extend(asyncio.create_task(server.stop(drain_s)) for server in servers))
     stack.push_async_callback(services.healthy.enter_graceful_shutdown)

@@ -8,7 +8,8 @@ import gc
 import os
 import resource
 import signal
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -43,6 +44,13 @@ def serve(  # noqa: PLR0913 - one parameter per option of the command
     ready_file: Annotated[
         Path | None, typer.Option(help="File to write HOST:PORT to when the gateway is ready.")
     ] = None,
+    http: Annotated[
+        str,
+        typer.Option(help="Address of the HTTP listener, as HOST:PORT, instead of the configuration's http.listen."),
+    ] = "",
+    http_ready_file: Annotated[
+        Path | None, typer.Option(help="File to write the HTTP listener's HOST:PORT to when the gateway is ready.")
+    ] = None,
     worker: Annotated[str, typer.Option(hidden=True)] = "",
     ready_fd: Annotated[int, typer.Option(hidden=True)] = -1,
 ) -> None:
@@ -50,8 +58,8 @@ def serve(  # noqa: PLR0913 - one parameter per option of the command
 
     It then refuses new calls, gives active calls drain_s to finish, and removes or keeps sandboxes (sandbox.on_stop).
     """
-    if ready_file is not None and not os.access(ready_file.absolute().parent, os.W_OK | os.X_OK):
-        fail(f"--ready-file {ready_file}: its directory does not exist or is not writable")
+    files = _ReadyFiles(ready_file, http_ready_file)
+    files.check()
     from gateway.config.config import Config
     from gateway.serving.listening import refuse_open_files, refuse_plaintext, refuse_taken, refuse_unconfined
     from gateway.telemetry.logging import set_up_logging
@@ -62,29 +70,31 @@ def serve(  # noqa: PLR0913 - one parameter per option of the command
 
         this = supervised_worker(worker)
         _raise_file_limit()
-        asyncio.run(_serve_as_worker(Config.load(config), listen, this, ready_fd))
+        asyncio.run(_serve_as_worker(Config.load(config).with_http(http), listen, this, ready_fd))
         return
-    loaded = Config.load(config)
-    refuse_plaintext(loaded, listen, insecure=insecure_plaintext)
-    refuse_unconfined(loaded, listen, workers=workers)
+    loaded = Config.load(config).with_http(http)
+    for option, address in (("--listen", listen), ("--http", loaded.http.listen)):
+        if address is not None:
+            refuse_plaintext(loaded, address, insecure=insecure_plaintext, option=option)
+            refuse_unconfined(loaded, address, workers=workers, option=option)
+            refuse_taken(address, option)
     refuse_open_files(loaded)
     if workers > 1:
         options = ["--insecure-plaintext"] if insecure_plaintext else []
-        asyncio.run(_supervise(cli, loaded, config, listen, workers, ready_file, options))
+        asyncio.run(_supervise(cli, loaded, config, listen, workers, files, options))
     else:
-        refuse_taken(listen)
         _raise_file_limit()
-        asyncio.run(_serve(cli, loaded, listen, ready_file))
+        asyncio.run(_serve(cli, loaded, listen, files))
 
 
-async def _serve(cli: Cli, config: Config, listen: str, ready_file: Path | None) -> None:
+async def _serve(cli: Cli, config: Config, listen: str, files: _ReadyFiles) -> None:
     gc.disable()  # until the gateway is ready: what is imported stays, and looking for garbage takes 0.1 s
     from gateway.server import running_gateway
 
     stop = _stop_on_signals(config)
     async with running_gateway(config, listen) as gateway:
         metrics = [gateway.metrics] if gateway.metrics else []
-        async with _ready(cli, config, gateway.address, 1, metrics, ready_file):
+        async with _ready(cli, config, Serving(gateway.address, gateway.http, metrics), files):
             await stop.wait()
 
 
@@ -102,14 +112,19 @@ async def _serve_as_worker(config: Config, listen: str, worker: Worker, ready_fd
 
 
 async def _supervise(
-    cli: Cli, config: Config, path: Path, listen: str, count: int, ready_file: Path | None, options: list[str]
+    cli: Cli, config: Config, path: Path, listen: str, count: int, files: _ReadyFiles, options: list[str]
 ) -> None:
     """Run workers until a signal arrives; a second signal stops them immediately."""
     from gateway.serving.directory_locks import locked_state
     from gateway.serving.listening import reserved
     from gateway.serving.workers import Workers, worker_command
 
-    with locked_state(config.path(config.state_dir)), reserved(listen) as address:
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(locked_state(config.path(config.state_dir)))
+        address, http = stack.enter_context(reserved(listen)), None
+        if config.http.listen is not None:
+            http = stack.enter_context(reserved(config.http.listen, "--http"))
+            options = [*options, "--http", http]
         workers = Workers(worker_command(path, address, count, options), count)
         loop = asyncio.get_running_loop()
         stop = asyncio.Event()
@@ -124,28 +139,63 @@ async def _supervise(
         try:
             await workers.start()
             if not stop.is_set():
-                async with _ready(cli, config, address, count, workers.metrics, ready_file):
+                async with _ready(cli, config, Serving(address, http, workers.metrics, count), files):
                     await stop.wait()
         finally:
             await workers.stopped()
 
 
+@dataclass(frozen=True)
+class Serving:
+    """What serves: the address of gRPC, that of HTTP if any, and the metrics addresses of the workers."""
+
+    address: str
+    http: str | None = None
+    metrics: Sequence[str] = ()
+    workers: int = 1
+
+
+@dataclass(frozen=True)
+class _ReadyFiles:
+    """Where the addresses are written once the gateway serves."""
+
+    address: Path | None
+    http: Path | None
+
+    def check(self) -> None:
+        for option, path in (("--ready-file", self.address), ("--http-ready-file", self.http)):
+            if path is not None and not os.access(path.absolute().parent, os.W_OK | os.X_OK):
+                fail(f"{option} {path}: its directory does not exist or is not writable")
+
+    @contextlib.contextmanager
+    def written(self, serving: Serving) -> Iterator[None]:
+        """Keep the files until the block ends; a second gateway that failed to start removes none."""
+        given = [(self.http, serving.http), (self.address, serving.address)]
+        wanted = [(path, address) for path, address in given if path is not None and address is not None]
+        for path, address in wanted:
+            _write_atomically(path, address)
+        yield
+        for path, _ in wanted:
+            path.unlink(missing_ok=True)
+
+
 @contextlib.asynccontextmanager
-async def _ready(
-    cli: Cli, config: Config, address: str, workers: int, metrics: Sequence[str], ready_file: Path | None
-) -> AsyncIterator[None]:
+async def _ready(cli: Cli, config: Config, serving: Serving, files: _ReadyFiles) -> AsyncIterator[None]:
     """Report that the gateway is ready, until the block ends."""
-    if ready_file is not None:
-        await asyncio.to_thread(_write_atomically, ready_file, address)
-    if cli.as_json:
-        print_json({"address": address, "version": airlock_version(), "workers": workers, "metrics": list(metrics)})
-    else:
-        err.print(banner(config, address, workers, metrics))
-    yield
-    # Only the gateway that wrote the file removes it, not a second one that failed to start. Not in a thread, because
-    # the pool may be busy and stopping must not wait for it.
-    if ready_file is not None:
-        ready_file.unlink(missing_ok=True)  # noqa: ASYNC240
+    with files.written(serving):
+        if cli.as_json:
+            print_json(
+                {
+                    "address": serving.address,
+                    "http": serving.http,
+                    "version": airlock_version(),
+                    "workers": serving.workers,
+                    "metrics": list(serving.metrics),
+                }
+            )
+        else:
+            err.print(banner(config, serving))
+        yield
 
 
 def _raise_file_limit() -> None:
@@ -206,8 +256,8 @@ def _write_atomically(path: Path, text: str) -> None:
     temporary.replace(path)
 
 
-def banner(config: Config, address: str, workers: int, metrics: Sequence[str]) -> Text:
-    """Return what is printed when the gateway is ready; `metrics` are the metrics addresses of the workers."""
+def banner(config: Config, serving: Serving) -> Text:
+    """Return what is printed when the gateway is ready."""
     from gateway.serving.listening import is_loopback
     from gateway.storage.connecting import shown
 
@@ -216,7 +266,7 @@ def banner(config: Config, address: str, workers: int, metrics: Sequence[str]) -
         engine = "memory: commands run unconfined on this machine"
     if config.tls is not None:
         transport = "TLS with client certificates" if config.tls.requires_certificates else "TLS"
-    elif is_loopback(address):
+    elif is_loopback(serving.address):
         transport = "plain text, loopback only"
     else:
         transport = "plain text beyond loopback: use a proxy that encrypts"
@@ -224,11 +274,12 @@ def banner(config: Config, address: str, workers: int, metrics: Sequence[str]) -
         "tenants": _few(list(config.tenants)),
         "database": shown(config.resolved_database_url()),
         "engine": engine,
-        "workers": str(workers),
+        "workers": str(serving.workers),
         "transport": transport,
-        "metrics": _few(metrics),
+        "http": serving.http or "off",
+        "metrics": _few(serving.metrics),
     }
-    said = Text.assemble(("airlock", "bold green"), f" {airlock_version()} is listening on ", (address, "bold"))
+    said = Text.assemble(("airlock", "bold green"), f" {airlock_version()} is listening on ", (serving.address, "bold"))
     said.append("; press Ctrl-C to stop")
     for name, value in lines.items():
         said.append("\n").append(f"{name:<{_NAME_CHARS}}", "dim").append(value)

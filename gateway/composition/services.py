@@ -1,10 +1,10 @@
 """Builds tool calls, runs, this process' lease on the runs that it hosts, and the services on a server."""
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
@@ -177,8 +177,10 @@ class Services:
     forks: Forks
 
 
-async def add_services(server: PrefetchingServer, base: Foundation, sandboxes: Sandboxes, work: Work) -> Services:
-    """Add all services, reflection and the health service to a server."""
+async def add_services(
+    servers: Sequence[Any], server: PrefetchingServer, base: Foundation, sandboxes: Sandboxes, work: Work
+) -> Services:
+    """Add all services to each of `servers`, and reflection and the health service to `server`."""
     database, engine, keeper, tool_calls = base.database, sandboxes.engine, sandboxes.keeper, work.tool_calls
     authenticate = authentication(base.config.identity, base.config.path, database, base.tenants)
     listed = ThreadStore(database)
@@ -203,7 +205,9 @@ async def add_services(server: PrefetchingServer, base: Foundation, sandboxes: S
         WorkspaceService(tool_calls, authenticate),
     ):
         generated = type(servicer).__mro__[1]
-        getattr(sys.modules[generated.__module__], f"add_{generated.__name__}_to_server")(servicer, server)
+        add = getattr(sys.modules[generated.__module__], f"add_{generated.__name__}_to_server")
+        for one in servers:
+            add(servicer, one)
     healthy = BoundedHealth()
     health_pb2_grpc.add_HealthServicer_to_server(healthy, server)
     for name in ("", *SERVICES):

@@ -9,6 +9,7 @@ import yaml
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from gateway.config.agent_settings import AgentSettings
+from gateway.config.http_settings import HttpSettings
 from gateway.config.identity_settings import IdentitySettings, TlsSettings
 from gateway.config.model_settings import CONCURRENT_INFERENCES, MODEL_EXAMPLE, ModelSettings
 from gateway.config.network_settings import CredentialSettings, NetworkSettings
@@ -174,6 +175,7 @@ class Config(Section):
     recovery: RecoverySettings = RecoverySettings()
     runs: RunsSettings = RunsSettings()
     identity: IdentitySettings = IdentitySettings()
+    http: HttpSettings = HttpSettings()
     tls: TlsSettings | None = Field(default=None, examples=["`tls: {certificate: tls.crt, key: tls.key}`"])
     telemetry: TelemetrySettings = TelemetrySettings()
     retention: RetentionSettings = RetentionSettings()
@@ -230,6 +232,10 @@ class Config(Section):
             return cls.model_validate({**document, "directory": path.resolve().parent})
         except ValidationError as error:
             raise Misconfigured(f"{path}: {problems(error, cls)}") from error
+
+    def with_http(self, listen: str) -> Self:
+        """Return this configuration with another address of the HTTP listener, unless that is empty."""
+        return self.model_copy(update={"http": self.http.model_copy(update={"listen": listen})}) if listen else self
 
     def path(self, relative: Path) -> Path:
         return (self.directory / relative).resolve()

@@ -1,4 +1,4 @@
-"""TLS of the listener. The files are checked before each handshake, so a renewed certificate needs no restart."""
+"""TLS of the listeners. The files are checked before each handshake, so a renewed certificate needs no restart."""
 
 import os
 import ssl
@@ -19,13 +19,30 @@ Resolve = Callable[[Path], Path]
 
 def server_credentials(settings: TlsSettings, resolve: Resolve) -> grpc.ServerCredentials:
     """Return the listener's credentials; Misconfigured if its files are unusable. `resolve` makes paths absolute."""
-    files = _Files(settings, resolve)
+    files = TlsFiles(settings, resolve)
     # grpc-stubs do not know that None means "unchanged".
     changed: Callable[[], grpc.ServerCertificateConfiguration] = files.changed  # type: ignore[assignment]
     return grpc.dynamic_ssl_server_credentials(files.first(), changed, settings.requires_certificates)
 
 
-class _Files:
+def server_context(settings: TlsSettings, resolve: Resolve) -> ssl.SSLContext:
+    """Return the same for a listener that Python serves; Misconfigured as above."""
+    files = TlsFiles(settings, resolve)
+    files.first()
+    current = files.context()
+
+    def renew(secured: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
+        nonlocal current
+        if files.changed() is not None:
+            current = files.context()
+        secured.context = current
+
+    first = files.context()
+    first.sni_callback = renew
+    return first
+
+
+class TlsFiles:
     """The PEM files. grpc's threads call `changed` before each handshake."""
 
     def __init__(self, settings: TlsSettings, resolve: Resolve) -> None:
@@ -55,6 +72,17 @@ class _Files:
         self._stamp = stamp
         log.info("the certificate was reloaded", file=str(self._certificate))
         return read
+
+    def context(self) -> ssl.SSLContext:
+        """Return a context with the files' present content, which was read before."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.set_alpn_protocols(["http/1.1"])
+        context.load_cert_chain(self._certificate, self._key, _no_password)
+        if self._client_ca is not None:
+            context.verify_mode = ssl.CERT_REQUIRED
+            context.load_verify_locations(self._client_ca)
+        return context
 
     def _now(self) -> _Stamp:
         files = [self._certificate, self._key, *([self._client_ca] if self._client_ca else [])]

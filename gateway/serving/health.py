@@ -110,6 +110,11 @@ class BoundedHealth(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # it
                 async with asyncio.timeout_at(until):
                     await changed.wait()
 
+    @property
+    def status(self) -> Any:
+        """The status of the gateway as a whole."""
+        return self._statuses[""]
+
     async def set(self, service: str, status: Any) -> None:
         """Set the status of a service, unless the gateway drains."""
         if not self._draining:

@@ -79,15 +79,15 @@ def bind(server: PrefetchingServer, listen: str, config: Config) -> str:
     try:
         bound = server.add_port(listen, credentials)
     except RuntimeError as error:
-        raise _unusable(listen) from error
+        raise unusable(listen) from error
     return f"{host}:{bound}"
 
 
-def host_and_port(listen: str) -> tuple[str, int]:
-    """Split HOST:PORT; Misconfigured for anything else."""
+def host_and_port(listen: str, option: str = "--listen") -> tuple[str, int]:
+    """Split HOST:PORT; Misconfigured for anything else, which names the option that it is the value of."""
     host, _, port = listen.rpartition(":")
     if not host or not (port.isascii() and port.isdigit()) or int(port) > 65_535:
-        raise Misconfigured(f"--listen {listen!r}: must be HOST:PORT, such as 127.0.0.1:7443")
+        raise Misconfigured(f"{option} {listen!r}: must be HOST:PORT, such as 127.0.0.1:7443")
     return host, int(port)
 
 
@@ -100,18 +100,18 @@ def is_loopback(listen: str) -> bool:
         return host == "localhost"
 
 
-def refuse_taken(listen: str) -> None:
+def refuse_taken(listen: str, option: str = "--listen") -> None:
     """Raise Misconfigured for an address in use: grpc would report it late and less clearly."""
     try:
-        _bind_alone(listen)
+        _bind_alone(listen, option)
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
-            raise _unusable(listen) from error
+            raise unusable(listen, option) from error
         # grpc judges other errors: it tries more than this one address.
 
 
 @contextlib.contextmanager
-def reserved(listen: str) -> Iterator[str]:
+def reserved(listen: str, option: str = "--listen") -> Iterator[str]:
     """Reserve an address for workers, a free port for port 0, until the block ends, without listening.
 
     A program that does not share its port makes the bind fail, and this makes its bind fail.
@@ -119,18 +119,18 @@ def reserved(listen: str) -> Iterator[str]:
     with contextlib.ExitStack() as stack:
         try:
             # This also detects another gateway of this user that shares the port: each connection would go to either.
-            family, kind, protocol, _, address = _bind_alone(listen)
+            family, kind, protocol, _, address = _bind_alone(listen, option)
             reserving = stack.enter_context(socket.socket(family, kind, protocol))
             reserving.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
             reserving.bind(address)
         except OSError as error:
-            raise _unusable(listen) from error
+            raise unusable(listen, option) from error
         yield f"{host_and_port(listen)[0]}:{reserving.getsockname()[1]}"
 
 
-def _bind_alone(listen: str) -> tuple[Any, ...]:
+def _bind_alone(listen: str, option: str) -> tuple[Any, ...]:
     """Bind an address, without sharing its port, and release it; return it as getaddrinfo does. Raises OSError."""
-    host, port = host_and_port(listen)
+    host, port = host_and_port(listen, option)
     found = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     family, kind, protocol, _, address = found[0]
     with socket.socket(family, kind, protocol) as alone:
@@ -139,8 +139,9 @@ def _bind_alone(listen: str) -> tuple[Any, ...]:
     return found[0]
 
 
-def _unusable(listen: str) -> Misconfigured:
-    return Misconfigured(f"--listen {listen}: the port is in use, or the address does not belong to this machine")
+def unusable(listen: str, option: str = "--listen") -> Misconfigured:
+    """Return the error for an address that cannot be bound."""
+    return Misconfigured(f"{option} {listen}: the port is in use, or the address does not belong to this machine")
 
 
 def refuse_open_files(config: Config) -> None:
@@ -159,17 +160,17 @@ def refuse_open_files(config: Config) -> None:
             )
 
 
-def refuse_plaintext(config: Config, listen: str, *, insecure: bool) -> None:
+def refuse_plaintext(config: Config, listen: str, *, insecure: bool, option: str = "--listen") -> None:
     """Raise Misconfigured if keys and results would cross a network unencrypted."""
     if config.tls is None and not insecure and not is_loopback(listen):
         raise Misconfigured(
-            f"--listen {listen} is reachable from other machines, and without TLS, keys and results cross the "
+            f"{option} {listen} is reachable from other machines, and without TLS, keys and results cross the "
             f"network unencrypted: configure `tls: {{certificate: FILE, key: FILE}}`, listen on 127.0.0.1, or "
             f"pass --insecure-plaintext if a proxy in front of the gateway terminates TLS"
         )
 
 
-def refuse_unconfined(config: Config, listen: str, *, workers: int) -> None:
+def refuse_unconfined(config: Config, listen: str, *, workers: int, option: str = "--listen") -> None:
     """Raise Misconfigured if other machines could run commands in the in-memory engine.
 
     That engine confines nothing: its callers have the rights of the gateway.
@@ -178,7 +179,7 @@ def refuse_unconfined(config: Config, listen: str, *, workers: int) -> None:
         return
     if not is_loopback(listen):
         raise Misconfigured(
-            f"--listen {listen} is reachable from other machines, and with `sandbox.engine: memory` every command "
+            f"{option} {listen} is reachable from other machines, and with `sandbox.engine: memory` every command "
             "runs unconfined on this machine as the gateway's user: listen on 127.0.0.1, or use `engine: docker`"
         )
     if workers > 1:

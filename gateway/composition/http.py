@@ -1,0 +1,56 @@
+"""Builds the HTTP listener: the services that it calls in this process, and the protocols that it carries."""
+
+import contextlib
+import socket
+from collections.abc import AsyncIterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from gateway.config.config import Config
+from gateway.serving.health import BoundedHealth
+from gateway.serving.in_process import InProcessServices
+
+if TYPE_CHECKING:
+    from gateway.http.listener import HttpListener
+
+
+class Http:
+    """The HTTP listener at `address`, bound but not serving yet. `services` takes services as a grpc server does."""
+
+    def __init__(self, config: Config, bound: socket.socket, address: str, services: InProcessServices) -> None:
+        self.address = address
+        self.services = services
+        self._config = config
+        self._bound = bound
+        self._listener: HttpListener | None = None
+
+    @contextlib.asynccontextmanager
+    async def serving(self, healthy: BoundedHealth) -> AsyncIterator[None]:
+        """Serve until the block ends; Misconfigured if the TLS files are unusable."""
+        from gateway.http.app import make_app  # noqa: PLC0415 - see open_http
+        from gateway.http.health import health_routes  # noqa: PLC0415 - as above
+        from gateway.http.listener import HttpListener  # noqa: PLC0415 - as above
+        from gateway.serving.listening import is_loopback  # noqa: PLC0415 - as above
+
+        routes = [*health_routes(healthy)]
+        app = make_app(routes, self._config.http, loopback=is_loopback(self.address))
+        self._listener = HttpListener(app, self._bound, tls=self._config.tls, resolve=self._config.path)
+        async with self._listener.serving():
+            yield
+
+    async def stop(self, grace_s: float) -> None:
+        """Accept no more connections, and end requests in progress after `grace_s`."""
+        if self._listener is not None:
+            await self._listener.stop(grace_s)
+
+
+def open_http(config: Config, interceptors: Sequence[Any], *, shared: bool) -> Http | None:
+    """Return the listener, None if none is configured; Misconfigured if its address cannot be used.
+
+    A gateway without one imports nothing of starlette and uvicorn.
+    """
+    if config.http.listen is None:
+        return None
+    from gateway.http.listener import address_of, bind  # noqa: PLC0415 - as above
+
+    bound = bind(config.http.listen, shared=shared)
+    return Http(config, bound, address_of(bound, config.http.listen), InProcessServices(interceptors))

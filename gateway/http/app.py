@@ -1,0 +1,132 @@
+"""The HTTP application: routes, what holds for each request, and errors as problem documents.
+
+Of each request the Host and Origin headers are checked before anything of it is read, so that a web page cannot make a
+browser send requests to a gateway on loopback. An answer that its peer does not read ends the connection.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from typing import Any, Protocol
+
+import grpc.aio
+import structlog
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute
+
+from gateway.client.wire import error_of
+from gateway.config.http_settings import HttpSettings
+from gateway.errors import AirlockError, Internal
+from gateway.http.problems import problem, refusal
+from gateway.serving.incoming import SEND_S
+
+log = structlog.get_logger(__name__)
+_PIECE_BYTES = 256 * 1024
+_SLOWEST_BYTES_A_SECOND = 64 * 1024
+_LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
+Scope = Any
+Receive = Callable[[], Awaitable[Any]]
+Send = Callable[[Any], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+
+class Face(Protocol):
+    """A protocol that the listener carries, such as JSON or MCP."""
+
+    def routes(self) -> Sequence[BaseRoute]:
+        """Return its routes."""
+
+
+def make_app(routes: Sequence[BaseRoute], settings: HttpSettings, *, loopback: bool) -> App:
+    """Return the application; `loopback`: the listener is reachable from this machine alone."""
+    handlers: dict[Any, Any] = {
+        AirlockError: _refused,
+        grpc.aio.AioRpcError: _refused_by_service,
+        HTTPException: _not_served,
+    }
+    app: App = Starlette(routes=list(routes), exception_handlers=handlers)
+    names = settings.hosts or (_LOOPBACK if loopback else ())
+    return _Checked(_Faultless(app), names, settings.origins)
+
+
+async def _refused(_request: Request, error: Exception) -> Response:
+    return problem(error) if isinstance(error, AirlockError) else _fault(error)
+
+
+async def _refused_by_service(_request: Request, error: Exception) -> Response:
+    return problem(error_of(error)) if isinstance(error, grpc.aio.AioRpcError) else _fault(error)
+
+
+async def _not_served(request: Request, error: Exception) -> Response:
+    if not isinstance(error, HTTPException):
+        return _fault(error)
+    what = f"{request.method} {request.url.path}"
+    if error.status_code == 404:
+        return refusal(404, "Not found", f"{what}: no such path; GET /openapi.json lists them")
+    return refusal(error.status_code, error.detail, f"{what}: {error.detail}")
+
+
+def _fault(error: Exception) -> Response:
+    log.error("fault in an HTTP request", exc_info=error)
+    return problem(Internal("internal error in the gateway; its log has the details"))
+
+
+class _Faultless:
+    """Answers what no handler caught, and ends an answer that its peer does not read."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        started = False
+
+        async def in_time(message: Any) -> None:
+            nonlocal started
+            started = started or message["type"] == "http.response.start"
+            await _send_in_time(send, message)
+
+        try:
+            await self._app(scope, receive, in_time)
+        except TimeoutError as error:
+            log.info("an HTTP answer was not read in time", path=scope["path"])
+            raise asyncio.CancelledError from error
+        except Exception as error:
+            if started:
+                raise
+            await _fault(error)(scope, receive, send)
+
+
+async def _send_in_time(send: Send, message: Any) -> None:
+    """Send a message in pieces, each within its time. Only one piece is ever in the connection's buffer."""
+    body = message.get("body", b"")
+    pieces = [body[at : at + _PIECE_BYTES] for at in range(0, len(body), _PIECE_BYTES)] or [b""]
+    for number, piece in enumerate(pieces, start=1):
+        part = {**message, "body": piece, "more_body": number < len(pieces) or message.get("more_body", False)}
+        async with asyncio.timeout(SEND_S + len(piece) / _SLOWEST_BYTES_A_SECOND):
+            await send(part if message["type"] == "http.response.body" else message)
+
+
+class _Checked:
+    """Refuses requests with another Host or Origin than the configured ones."""
+
+    def __init__(self, app: App, hosts: Collection[str], origins: Collection[str]) -> None:
+        self._app = app
+        self._hosts = frozenset(host.lower() for host in hosts)
+        self._origins = frozenset(origin.lower() for origin in origins)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        refused = self._refusal(scope)
+        await (self._app(scope, receive, send) if refused is None else refused(scope, receive, send))
+
+    def _refusal(self, scope: Scope) -> Response | None:
+        headers = Request(scope).headers
+        host = headers.get("host", "").lower()
+        name = host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() else host
+        if self._hosts and not self._hosts & {host, name}:
+            return refusal(421, "Misdirected request", f"Host {host!r} is not served here: see http.hosts")
+        origin = headers.get("origin", "").lower()
+        if origin and origin not in self._origins and origin != f"{scope['scheme']}://{host}":
+            return refusal(403, "Origin refused", f"Origin {origin!r} may send no requests: see http.origins")
+        return None
