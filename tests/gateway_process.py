@@ -170,8 +170,8 @@ def make_home(directory: Path) -> Home:
 
     made = _in_a_loop_of_its_own(lambda: make_starter(directory))
     home = Home(made.config, made.key)
-    # No pool: what a test counts is what it asked for.
-    home.configure(sandbox={"keep_workspaces": False, "pool_limit": 0})
+    # No pool: what a test counts is what it asked for. No HTTP: most tests need none.
+    home.configure(sandbox={"keep_workspaces": False, "pool_limit": 0}, http={"listen": None})
     return home
 
 

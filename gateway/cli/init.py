@@ -22,6 +22,10 @@ tenants:
   default:
     policy: policies/default.yaml
 
+# JSON, MCP and E2B's protocol over HTTP, for this machine alone. Remove it to serve gRPC only.
+http:
+  listen: 127.0.0.1:7480
+
 # Any OpenAI-compatible endpoint. Unset fields come from OPENAI_BASE_URL and AIRLOCK_MODEL.
 model:
   api_key_env: OPENAI_API_KEY

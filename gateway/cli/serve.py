@@ -72,7 +72,10 @@ def serve(  # noqa: PLR0913 - one parameter per option of the command
         _raise_file_limit()
         asyncio.run(_serve_as_worker(Config.load(config).with_http(http), listen, this, ready_fd))
         return
-    loaded = Config.load(config).with_http(http)
+    loaded = Config.load(config)
+    if not http and loaded.http.listen is not None and listen.endswith(":0"):
+        http = f"{loaded.http.listen.rpartition(':')[0]}:0"  # several gateways can be started from one configuration
+    loaded = loaded.with_http(http)
     for option, address in (("--listen", listen), ("--http", loaded.http.listen)):
         if address is not None:
             refuse_plaintext(loaded, address, insecure=insecure_plaintext, option=option)

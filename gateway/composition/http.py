@@ -5,6 +5,7 @@ import socket
 from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from gateway.composition.services import service_files
 from gateway.config.config import Config
 from gateway.serving.health import BoundedHealth
 from gateway.serving.in_process import InProcessServices
@@ -27,11 +28,16 @@ class Http:
     async def serving(self, healthy: BoundedHealth) -> AsyncIterator[None]:
         """Serve until the block ends; Misconfigured if the TLS files are unusable."""
         from gateway.http.app import make_app  # noqa: PLC0415 - see open_http
+        from gateway.http.calls import Calls  # noqa: PLC0415 - as above
+        from gateway.http.files import FileContents  # noqa: PLC0415 - as above
         from gateway.http.health import health_routes  # noqa: PLC0415 - as above
+        from gateway.http.json_calls import JsonCalls  # noqa: PLC0415 - as above
         from gateway.http.listener import HttpListener  # noqa: PLC0415 - as above
         from gateway.serving.listening import is_loopback  # noqa: PLC0415 - as above
 
-        routes = [*health_routes(healthy)]
+        calls = Calls(self.services)
+        json_calls = JsonCalls(calls, service_files())
+        routes = [*health_routes(healthy), *FileContents(calls).routes(), *json_calls.routes()]
         app = make_app(routes, self._config.http, loopback=is_loopback(self.address))
         self._listener = HttpListener(app, self._bound, tls=self._config.tls, resolve=self._config.path)
         async with self._listener.serving():

@@ -6,6 +6,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from google.protobuf.descriptor import FileDescriptor
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
@@ -71,6 +72,12 @@ _SERVICERS = (
 )
 SERVICES = tuple(f"gateway.v1.{servicer.__name__}" for servicer in _SERVICERS)
 """The full names of Airlock's own services."""
+
+
+def service_files() -> Sequence[FileDescriptor]:
+    """Return the protos of Airlock's own services."""
+    modules = [sys.modules[f"{servicer.__mro__[1].__module__.removesuffix('_grpc')}"] for servicer in _SERVICERS]
+    return [module.DESCRIPTOR for module in modules]
 
 
 class TenantFiles:

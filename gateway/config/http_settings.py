@@ -11,7 +11,10 @@ class HttpSettings(Section):
     """The HTTP listener."""
 
     listen: str | None = Field(
-        default=None, description="HOST:PORT to listen on; unset: no HTTP listener", examples=[_LISTEN_EXAMPLE]
+        default=None,
+        description="HOST:PORT to listen on; unset: no HTTP listener. With a free port in `--listen` this one is "
+        "a free one too",
+        examples=[_LISTEN_EXAMPLE],
     )
     hosts: tuple[str, ...] = Field(
         default=(),

@@ -201,8 +201,8 @@ class _Exchange:
             # By the caller's end, which has set the status; or by the edge, when the answer is not read in time.
             self.end(grpc.StatusCode.CANCELLED, "the gateway ended the call")
         except Exception as error:
-            log.exception("fault in a call", method=self.method)
             self.end(grpc.StatusCode.UNKNOWN, f"unexpected {type(error).__name__}")
+            log.exception("fault in a call", method=self.method)
         finally:
             if self._timer is not None:
                 self._timer.cancel()

@@ -91,9 +91,9 @@ def host_and_port(listen: str, option: str = "--listen") -> tuple[str, int]:
     return host, int(port)
 
 
-def is_loopback(listen: str) -> bool:
+def is_loopback(listen: str, option: str = "--listen") -> bool:
     """Return whether only this machine reaches an address; any name other than localhost may be public."""
-    host = host_and_port(listen)[0].strip("[]")
+    host = host_and_port(listen, option)[0].strip("[]")
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -162,7 +162,7 @@ def refuse_open_files(config: Config) -> None:
 
 def refuse_plaintext(config: Config, listen: str, *, insecure: bool, option: str = "--listen") -> None:
     """Raise Misconfigured if keys and results would cross a network unencrypted."""
-    if config.tls is None and not insecure and not is_loopback(listen):
+    if config.tls is None and not insecure and not is_loopback(listen, option):
         raise Misconfigured(
             f"{option} {listen} is reachable from other machines, and without TLS, keys and results cross the "
             f"network unencrypted: configure `tls: {{certificate: FILE, key: FILE}}`, listen on 127.0.0.1, or "
@@ -177,7 +177,7 @@ def refuse_unconfined(config: Config, listen: str, *, workers: int, option: str 
     """
     if config.sandbox.engine != "memory":
         return
-    if not is_loopback(listen):
+    if not is_loopback(listen, option):
         raise Misconfigured(
             f"{option} {listen} is reachable from other machines, and with `sandbox.engine: memory` every command "
             "runs unconfined on this machine as the gateway's user: listen on 127.0.0.1, or use `engine: docker`"

@@ -16,7 +16,7 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1egateway/v1/usage_service.proto\x12\ngateway.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xa9\x01\n\x05Usage\x12\x10\n\x08requests\x18\x01 \x01(\x03\x12\x14\n\x0cinput_tokens\x18\x02 \x01(\x03\x12\x1b\n\x13\x63\x61\x63hed_input_tokens\x18\x03 \x01(\x03\x12\x15\n\routput_tokens\x18\x04 \x01(\x03\x12\x18\n\x10reasoning_tokens\x18\x05 \x01(\x03\x12\x18\n\x10\x65stimated_tokens\x18\x06 \x01(\x03\x12\x10\n\x08\x63ost_usd\x18\x07 \x01(\x01\"\xb7\x01\n\x0fGetUsageRequest\x12\x17\n\x06tenant\x18\x01 \x01(\tB\x07\xbaH\x04r\x02\x18@\x12)\n\x05since\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12)\n\x05until\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x35\n\x02\x62y\x18\x04 \x03(\x0e\x32\x16.gateway.v1.UsageGroupB\x11\xbaH\x0e\x92\x01\x0b\x10\x03\"\x07\x82\x01\x04\x10\x01 \x00\"e\n\x10GetUsageResponse\x12&\n\x06totals\x18\x01 \x03(\x0b\x32\x16.gateway.v1.UsageTotal\x12)\n\x05since\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"x\n\nUsageTotal\x12*\n\x06\x64\x61y_at\x18\x01 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\r\n\x05model\x18\x02 \x01(\t\x12\r\n\x05\x61gent\x18\x03 \x01(\t\x12 \n\x05usage\x18\x04 \x01(\x0b\x32\x11.gateway.v1.Usage*l\n\nUsageGroup\x12\x1b\n\x17USAGE_GROUP_UNSPECIFIED\x10\x00\x12\x13\n\x0fUSAGE_GROUP_DAY\x10\x01\x12\x15\n\x11USAGE_GROUP_MODEL\x10\x02\x12\x15\n\x11USAGE_GROUP_AGENT\x10\x03\x32U\n\x0cUsageService\x12\x45\n\x08GetUsage\x12\x1b.gateway.v1.GetUsageRequest\x1a\x1c.gateway.v1.GetUsageResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1egateway/v1/usage_service.proto\x12\ngateway.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xa9\x01\n\x05Usage\x12\x10\n\x08requests\x18\x01 \x01(\x03\x12\x14\n\x0cinput_tokens\x18\x02 \x01(\x03\x12\x1b\n\x13\x63\x61\x63hed_input_tokens\x18\x03 \x01(\x03\x12\x15\n\routput_tokens\x18\x04 \x01(\x03\x12\x18\n\x10reasoning_tokens\x18\x05 \x01(\x03\x12\x18\n\x10\x65stimated_tokens\x18\x06 \x01(\x03\x12\x10\n\x08\x63ost_usd\x18\x07 \x01(\x01\"\xb7\x01\n\x0fGetUsageRequest\x12\x17\n\x06tenant\x18\x01 \x01(\tB\x07\xbaH\x04r\x02\x18@\x12)\n\x05since\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12)\n\x05until\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x35\n\x02\x62y\x18\x04 \x03(\x0e\x32\x16.gateway.v1.UsageGroupB\x11\xbaH\x0e\x92\x01\x0b\x10\x03\"\x07\x82\x01\x04\x10\x01 \x00\"e\n\x10GetUsageResponse\x12&\n\x06totals\x18\x01 \x03(\x0b\x32\x16.gateway.v1.UsageTotal\x12)\n\x05since\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"x\n\nUsageTotal\x12*\n\x06\x64\x61y_at\x18\x01 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\r\n\x05model\x18\x02 \x01(\t\x12\r\n\x05\x61gent\x18\x03 \x01(\t\x12 \n\x05usage\x18\x04 \x01(\x0b\x32\x11.gateway.v1.Usage*l\n\nUsageGroup\x12\x1b\n\x17USAGE_GROUP_UNSPECIFIED\x10\x00\x12\x13\n\x0fUSAGE_GROUP_DAY\x10\x01\x12\x15\n\x11USAGE_GROUP_MODEL\x10\x02\x12\x15\n\x11USAGE_GROUP_AGENT\x10\x03\x32h\n\x0cUsageService\x12X\n\x08GetUsage\x12\x1b.gateway.v1.GetUsageRequest\x1a\x1c.gateway.v1.GetUsageResponse\"\x11\x82\xd3\xe4\x93\x02\x0b\x12\t/v1/usageb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -27,6 +27,8 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_GETUSAGEREQUEST'].fields_by_name['tenant']._serialized_options = b'\272H\004r\002\030@'
   _globals['_GETUSAGEREQUEST'].fields_by_name['by']._loaded_options = None
   _globals['_GETUSAGEREQUEST'].fields_by_name['by']._serialized_options = b'\272H\016\222\001\013\020\003\"\007\202\001\004\020\001 \000'
+  _globals['_USAGESERVICE'].methods_by_name['GetUsage']._loaded_options = None
+  _globals['_USAGESERVICE'].methods_by_name['GetUsage']._serialized_options = b'\202\323\344\223\002\013\022\t/v1/usage'
   _globals['_USAGEGROUP']._serialized_start=662
   _globals['_USAGEGROUP']._serialized_end=770
   _globals['_USAGE']._serialized_start=80
@@ -38,5 +40,5 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_USAGETOTAL']._serialized_start=540
   _globals['_USAGETOTAL']._serialized_end=660
   _globals['_USAGESERVICE']._serialized_start=772
-  _globals['_USAGESERVICE']._serialized_end=857
+  _globals['_USAGESERVICE']._serialized_end=876
 # @@protoc_insertion_point(module_scope)
