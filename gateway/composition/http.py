@@ -33,11 +33,12 @@ class Http:
         from gateway.http.health import health_routes  # noqa: PLC0415 - as above
         from gateway.http.json_calls import JsonCalls  # noqa: PLC0415 - as above
         from gateway.http.listener import HttpListener  # noqa: PLC0415 - as above
+        from gateway.http.openapi import openapi_routes  # noqa: PLC0415 - as above
         from gateway.serving.listening import is_loopback  # noqa: PLC0415 - as above
 
         calls = Calls(self.services)
         json_calls = JsonCalls(calls, service_files())
-        routes = [*health_routes(healthy), *FileContents(calls).routes(), *json_calls.routes()]
+        routes = [*health_routes(healthy), *openapi_routes(), *FileContents(calls).routes(), *json_calls.routes()]
         app = make_app(routes, self._config.http, loopback=is_loopback(self.address))
         self._listener = HttpListener(app, self._bound, tls=self._config.tls, resolve=self._config.path)
         async with self._listener.serving():
