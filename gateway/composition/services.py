@@ -76,8 +76,8 @@ SERVICES = tuple(f"gateway.v1.{servicer.__name__}" for servicer in _SERVICERS)
 
 def service_files() -> Sequence[FileDescriptor]:
     """Return the protos of Airlock's own services."""
-    modules = [sys.modules[f"{servicer.__mro__[1].__module__.removesuffix('_grpc')}"] for servicer in _SERVICERS]
-    return [module.DESCRIPTOR for module in modules]
+    names = [servicer.__mro__[1].__module__.rpartition(".")[2].removesuffix("_grpc") for servicer in _SERVICERS]
+    return [sys.modules[f"airlock.v1.{name}"].DESCRIPTOR for name in names]
 
 
 class TenantFiles:

@@ -11,16 +11,17 @@ from typing import Any
 import grpc
 import grpc.aio
 import pytest
+from airlock.v1 import process_service_pb2, tool_service_pb2
+from airlock.wire import Wire, error_of
 from structlog.testing import capture_logs
 
-from gateway.client.wire import Wire, error_of
 from gateway.errors import AirlockError, DeadlineExceeded, NotFound, QuotaExceeded, TooLarge, Unauthenticated
 from gateway.http.calls import InProcessClient
 from gateway.identity.principal import CallCredentials
 from gateway.serving.edge import FirstMessageTimeout, streaming, unary
 from gateway.serving.in_process import InProcessServices, Origin
 from gateway.tenancy.tenants import Tenant
-from gateway.v1 import process_service_pb2, process_service_pb2_grpc, tool_service_pb2, tool_service_pb2_grpc
+from gateway.v1 import process_service_pb2_grpc, tool_service_pb2_grpc
 from tests.unit.gateway.serving.test_first_message_timeout import TENANT
 
 ORIGIN = Origin("ipv4:192.0.2.7:1234", {"x509_pem_cert": (b"pem",)})
