@@ -1,6 +1,6 @@
 """Files of a thread's sandbox as plain bodies: GET and PUT /v1/threads/THREAD/content?path=PATH.
 
-A slow reader slows the sandbox, a slow writer waits for nobody's memory: a piece at a time is under way.
+A slow reader slows the sandbox, and a slow writer costs no memory: one piece at a time is under way.
 """
 
 import re
