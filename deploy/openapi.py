@@ -85,10 +85,15 @@ class Document:
     def __init__(self) -> None:
         self._comments = comments()
         self._schemas: dict[str, Any] = {"Problem": _PROBLEM}
+        self._rules = list(rules_of(service_files()))
+        # Of an answer, every field without presence is there; of a request none needs to be.
+        self._requested = set[str]()
+        for rule in self._rules:
+            _add_types(rule.rpc.input_type, self._requested)
 
     def build(self) -> dict[str, Any]:
         paths: dict[str, Any] = {}
-        for rule in rules_of(service_files()):
+        for rule in self._rules:
             paths.setdefault(rule.template, {})[rule.method.lower()] = self._operation(rule)
         paths["/v1/threads/{thread}/content"] = _contents()
         return {
@@ -164,6 +169,8 @@ class Document:
                     properties[f"{name}_text"] = {"type": "string", "description": f"{text} As text, if it is UTF-8."}
             text = self._comments.get(kind.full_name, "")
             self._schemas[kind.name] = {"type": "object", "description": text, "properties": properties}
+            if kind.name not in self._requested and (required := list(_always(kind))):
+                self._schemas[kind.name]["required"] = required
         return {"$ref": f"#/components/schemas/{kind.name}"}
 
     def _schema(self, field: FieldDescriptor) -> dict[str, Any]:
@@ -196,6 +203,21 @@ class Document:
             values = [value.name for value in enum.values]
             self._schemas[enum.name] = {"type": "string", "description": text, "enum": values}
         return {"$ref": f"#/components/schemas/{enum.name}"}
+
+
+def _add_types(kind: Any, found: set[str]) -> None:
+    """Add the names of a type and of all types in it."""
+    if kind is not None and kind.name not in found:
+        found.add(kind.name)
+        for field in kind.fields:
+            _add_types(field.message_type, found)
+
+
+def _always(kind: Any) -> Iterator[str]:
+    """Yield the names of the fields that every answer has: for bytes there are two names, and one of them is there."""
+    for field in kind.fields:
+        if not field.has_presence and field.type != FieldDescriptor.TYPE_BYTES:
+            yield json_name(field)
 
 
 def _field_at(kind: Descriptor, path: str) -> FieldDescriptor:
