@@ -140,8 +140,8 @@ class Workers:
             try:
                 if line := await reader.readline():
                     self._metrics[index] = line.decode("ascii", "replace").strip()
-                    log.info("a worker serves", worker=index, metrics=self._metrics[index] or None)
                     self._ready[index].set()
+                    log.info("a worker serves", worker=index, metrics=self._metrics[index] or None)
             finally:
                 transport.close()
 

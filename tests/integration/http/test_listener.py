@@ -14,7 +14,7 @@ from gateway.cli.init import make_starter
 from gateway.config.config import Config
 from gateway.errors import Misconfigured
 from gateway.http.connections import CONNECTIONS_OF_A_HOST, HEAD_LIMIT_BYTES
-from tests.gateway_process import airlock, make_home, served
+from tests.gateway_process import airlock_process, make_home, served
 from tests.integration.http.conftest import Listening, listening
 from tests.unit.gateway.identity.test_tls import Authority
 
@@ -122,14 +122,14 @@ def test_with_a_free_port_for_grpc_the_configured_listener_takes_a_free_one_too(
 def test_an_address_that_cannot_be_used_is_named_with_its_option(tmp_path: Path, address: str) -> None:
     home = make_home(tmp_path)
     home.configure(sandbox={"engine": "memory"})
-    done = airlock("serve", "--config", str(home.config), "--http", address, check=False)
+    done = airlock_process("serve", "--config", str(home.config), "--http", address, check=False)
     assert done.returncode != 0
     assert f"--http {address}" in done.stderr.replace("'", "").replace("\n", " ")
 
 
 def test_plain_text_beyond_loopback_is_refused(tmp_path: Path) -> None:
     home = make_home(tmp_path)
-    done = airlock("serve", "--config", str(home.config), "--http", "0.0.0.0:0", check=False)
+    done = airlock_process("serve", "--config", str(home.config), "--http", "0.0.0.0:0", check=False)
     assert done.returncode != 0
     assert "--http 0.0.0.0:0 is reachable from other machines" in " ".join(done.stderr.split())
 
