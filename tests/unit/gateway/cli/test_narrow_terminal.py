@@ -13,7 +13,7 @@ from rich.console import RenderableType
 from gateway import __version__
 from gateway.cli.audit import listed
 from gateway.cli.printable import Rows
-from gateway.cli.serve import banner
+from gateway.cli.serve import Serving, banner
 from gateway.cli.terminal import SafeConsole
 from gateway.config.config import Config
 
@@ -102,7 +102,7 @@ def test_the_banner_breaks_no_line(tmp_path: Path, *, is_terminal: bool) -> None
     config = Config.model_validate(
         {"directory": tmp_path, "tenants": {"acme": {"policy": "a.yaml"}}, "database_url": url}
     )
-    lines = shown(banner(config, "127.0.0.1:7443", 2, ()), 40, force_terminal=is_terminal)
+    lines = shown(banner(config, Serving("127.0.0.1:7443", workers=2)), 40, force_terminal=is_terminal)
     assert lines[0] == f"airlock {__version__} is listening on 127.0.0.1:7443; press Ctrl-C to stop"
     (database,) = (line for line in lines if line.startswith("database"))
     assert database.split() == ["database", url.replace("secret", "***")]

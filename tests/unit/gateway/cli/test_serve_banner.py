@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.cli.serve import banner
+from gateway.cli.serve import Serving, banner
 from gateway.config.config import Config
 
 
@@ -18,5 +18,5 @@ from gateway.config.config import Config
 def test_the_banner_names_the_engine_that_runs_commands(tmp_path: Path, engine: str, said: str) -> None:
     path = tmp_path / "airlock.yaml"
     path.write_text(f"tenants: {{t: {{policy: managed}}}}\nsandbox: {{engine: {engine}}}\n", encoding="utf-8")
-    lines = banner(Config.load(path), "127.0.0.1:7777", 1, []).plain.splitlines()
+    lines = banner(Config.load(path), Serving("127.0.0.1:7777")).plain.splitlines()
     assert [line for line in lines if line.startswith("engine")] == [f"engine     {said}"]
