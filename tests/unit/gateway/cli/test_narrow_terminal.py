@@ -106,4 +106,4 @@ def test_the_banner_breaks_no_line(tmp_path: Path, *, is_terminal: bool) -> None
     assert lines[0] == f"airlock {__version__} is listening on 127.0.0.1:7443; press Ctrl-C to stop"
     (database,) = (line for line in lines if line.startswith("database"))
     assert database.split() == ["database", url.replace("secret", "***")]
-    assert len(lines) == 7
+    assert len(lines) == 8
