@@ -1,9 +1,11 @@
-"""The protocols of a file system and a shell. Failures are OSError: str() says what is wrong and how to fix it.
+"""The protocols of a file system and a shell, and what a Python interpreter gives back.
+
+Failures are OSError: str() says what is wrong and how to fix it.
 
 Paths are absolute POSIX paths as str; bytes that are not UTF-8 are surrogate-escaped.
 """
 
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from typing import Literal, Protocol
 
 from agent.tool_call import CallContext
@@ -194,3 +196,54 @@ class Shell(Protocol):
         on_output: OnOutput | None = None,
         context: CallContext | None = None,
     ) -> ExecResult: ...
+
+
+class ShownObject(Protocol):
+    """An object that code showed: texts by media type, an image or b""; `is_result`: the last expression's value."""
+
+    @property
+    def texts(self) -> Mapping[str, str]: ...
+    @property
+    def image(self) -> bytes: ...
+    @property
+    def is_result(self) -> bool: ...
+
+
+class CellError(Protocol):
+    """The exception that ended code."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def value(self) -> str: ...
+    @property
+    def traceback(self) -> str: ...
+
+
+class CellResult(Protocol):
+    """How code ended: completed, failed (an exception), timed_out, or, if the interpreter ended, as in ExecResult.
+
+    `output` is the whole output or, if `left_out_bytes` is not 0, its head; `tail` is then its end. `count` numbers the
+    cells of an interpreter. `notes` are for the model.
+    """
+
+    @property
+    def outcome(self) -> str: ...
+    @property
+    def exit_code(self) -> int | None: ...
+    @property
+    def output(self) -> Sequence[OutputPiece]: ...
+    @property
+    def tail(self) -> Sequence[OutputPiece]: ...
+    @property
+    def left_out_bytes(self) -> int: ...
+    @property
+    def objects(self) -> Sequence[ShownObject]: ...
+    @property
+    def left_out_objects(self) -> int: ...
+    @property
+    def error(self) -> CellError | None: ...
+    @property
+    def count(self) -> int | None: ...
+    @property
+    def notes(self) -> Sequence[str]: ...

@@ -124,7 +124,7 @@ class ToolResult:
     `outcome` is completed or failed for tools that run no program, blocked for a refused call, else a program's outcome
     (see ExecResult). `note` follows the content in what the model is shown. `withheld_by` names the rule that replaced
     the result, `would_be_withheld_by` a rule in shadow mode that would have. `attachments` are shown to a model that
-    takes them.
+    takes them. `structured` is for services, which may want parts of the content apart; no model is shown it.
     """
 
     content: bytes
@@ -138,6 +138,7 @@ class ToolResult:
     withheld_by: str = ""
     would_be_withheld_by: str = ""
     attachments: tuple[Attachment, ...] = ()
+    structured: JsonValue = None
 
     @classmethod
     def error(cls, message: str, *, outcome: str = "failed") -> ToolResult:

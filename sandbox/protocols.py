@@ -158,7 +158,8 @@ class ProcessSpec:
     """A background process to start under `id`: 1 to 64 of A-Z a-z 0-9 _ -.
 
     `env` is added to the sandbox's environment, an empty `cwd` is the workspace. `rows` and `columns` apply to a
-    `terminal`. At `timeout_s`, 7 days at most, everything it started is killed; None sets no limit.
+    `terminal`. At `timeout_s`, 7 days at most, everything it started is killed; None sets no limit. With `ring_bytes`
+    only the newest so many bytes of a stream are kept, in memory; 0 keeps the usual ones, and more in a file.
     """
 
     id: str
@@ -172,6 +173,7 @@ class ProcessSpec:
     stdin: bool = False
     merge_stderr: bool = False
     timeout_s: float | None = None
+    ring_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,7 @@ PAGING_TOOLS = frozenset({"ls", "read_file", "write_file", "edit_file", "glob", 
 # Almost innermost: rings further out see the short result; only the gateway's own rings are further in.
 EVICTION_PRIORITY = -900_000
 
+_GIT_TIMEOUT_S = 60.0
 _UTF8_BYTES = 4  # what a character takes at most
 _log = logging.getLogger(__name__)
 
@@ -74,7 +75,7 @@ class EvictionHook(Hook):
         head, tail = _ends(result.content, sizes.head_chars, sizes.tail_chars)
         left_out_bytes = len(result.content) - len(head) - len(tail)
         kept = Evicted(
-            path=f"{OUTPUT_DIRECTORY}/{_file_name(call.id)}.txt",
+            path=f"{OUTPUT_DIRECTORY}/{file_name(call.id)}.txt",
             size_bytes=len(result.content),
             lines=result.content.count(b"\n") + (not result.content.endswith(b"\n")),
             sha256=hashlib.sha256(result.content).hexdigest(),
@@ -89,20 +90,21 @@ class EvictionHook(Hook):
             lost = f"they are lost: they could not be kept in {kept.path} ({problem}). Ask for less at once"
             cut = f"\n[... {left_out_bytes} bytes left out here, and {lost} ...]\n"
             return replace(result, content=head + cut.encode("utf-8", "replace") + tail)
-        await self._hide_from_git()
+        await hide_from_git(self.files)
         return replace(result, content=head + marker(kept, left_out_bytes) + tail, evicted=kept)
 
-    async def _hide_from_git(self) -> None:
-        """Keep evicted results out of the project's history, as the sandbox does for output of execute."""
-        path = f"{PRIVATE_DIRECTORY}/.gitignore"
-        try:
-            async with asyncio.timeout(self.timeout_s):
-                try:
-                    await self.files.stat(path)
-                except FileNotFoundError:
-                    await self.files.write(path, b"*\n")
-        except Exception as error:  # the result is kept, and that is what counts
-            _log.warning("%s could not be written: %s", path, type(error).__name__)
+
+async def hide_from_git(files: FileSystem) -> None:
+    """Keep results out of the project's history, as the sandbox does for output of execute."""
+    path = f"{PRIVATE_DIRECTORY}/.gitignore"
+    try:
+        async with asyncio.timeout(_GIT_TIMEOUT_S):
+            try:
+                await files.stat(path)
+            except FileNotFoundError:
+                await files.write(path, b"*\n")
+    except Exception as error:  # the result is kept, and that is what counts
+        _log.warning("%s could not be written: %s", path, type(error).__name__)
 
 
 def marker(kept: SpilledOutput, left_out_bytes: int) -> bytes:
@@ -115,7 +117,7 @@ def marker(kept: SpilledOutput, left_out_bytes: int) -> bytes:
     return f"\n[... {line} ...]\n".encode("utf-8", "surrogateescape")
 
 
-def _file_name(call_id: str) -> str:
+def file_name(call_id: str) -> str:
     """Return the call's id if it can name a file, else a digest of it."""
     if re.fullmatch(r"[A-Za-z0-9_-]{1,64}", call_id):
         return call_id

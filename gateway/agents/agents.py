@@ -14,6 +14,8 @@ from agent.capabilities.flow import flow
 from agent.capabilities.limits import limits
 from agent.capabilities.memory import memory
 from agent.capabilities.metadata import metadata
+from agent.capabilities.python import TOOL as PYTHON
+from agent.capabilities.python import PythonShell, python
 from agent.capabilities.self_critique import self_critique
 from agent.capabilities.skills import skills
 from agent.capabilities.structured_output import structured_output
@@ -26,7 +28,13 @@ from agent.models.model import Model
 from agent.subagents.capability import Subagent, subagents
 from agent.tools.eviction import Eviction, EvictionHook
 from agent.tools.tool import Capability
-from gateway.config.agent_settings import AgentSettings, BashSettings, CapabilitiesSettings, SubagentsSettings
+from gateway.config.agent_settings import (
+    AgentSettings,
+    BashSettings,
+    CapabilitiesSettings,
+    PythonSettings,
+    SubagentsSettings,
+)
 from gateway.config.command_policy import command_policy
 from gateway.config.config import Config
 from gateway.config.model_settings import ModelSettings
@@ -41,16 +49,19 @@ _CONTEXT_WINDOW_TOKENS, _FORCED_CONTINUATIONS = 128_000, 5
 ModelOf = Callable[[ModelSettings], Model]
 
 
-class Workspace(FileSystem, Shell, Protocol):
-    """A thread's files and shell."""
+class Workspace(FileSystem, Shell, PythonShell, Protocol):
+    """A thread's files, shell and Python interpreters."""
 
 
-def seven_tools(document: PolicyDocument, sandbox: Workspace, *, connects: bool = False) -> tuple[Capability, ...]:
-    """Return the file tools and execute, for services with their own agent loop.
+def service_tools(
+    document: PolicyDocument, sandbox: Workspace, *, connects: bool = False, runs_python: bool = False
+) -> tuple[Capability, ...]:
+    """Return the file tools and execute, for services with their own agent loop; with `runs_python` execute_python.
 
     `connects` says whether the policy lets commands connect to some host, for the description of execute.
     """
-    return (_files(document, sandbox), _shell(BashSettings(), document, sandbox, connects))
+    tools = (_files(document, sandbox), _shell(BashSettings(), document, sandbox, connects))
+    return (*tools, _python(PythonSettings(), document, sandbox)) if runs_python else tools
 
 
 def build(
@@ -65,7 +76,7 @@ def build(
 ) -> tuple[Capability, ...]:
     """Return an agent's capabilities; an agent without a model in its settings uses the `usual_model`.
 
-    The models in its settings are complete (AgentSettings.within). `connects` is as for seven_tools.
+    The models in its settings are complete (AgentSettings.within). `connects` is as for service_tools.
     """
     asked = agent.capabilities
     own_model = agent.model or usual_model
@@ -77,6 +88,7 @@ def build(
     window = own_model.context_window_tokens or _CONTEXT_WINDOW_TOKENS
     makers: dict[str, Callable[[Any], Capability]] = {
         "bash": lambda own: _shell(own, document, sandbox, connects),
+        "python": lambda own: _python(own, document, sandbox, shows_images=asked.attachments is not None),
         "todos": lambda _: todos(),
         "metadata": lambda _: metadata(),
         "memory": lambda own: memory(sandbox, own.paths),
@@ -157,6 +169,19 @@ def _shell(asked: BashSettings, document: PolicyDocument, sandbox: Workspace, co
         max_timeout_s=limit_s,
         command_policy=command_policy(asked),
         network="proxy" if connects else "none",
+    )
+
+
+def _python(
+    asked: PythonSettings, document: PolicyDocument, sandbox: Workspace, *, shows_images: bool = True
+) -> Capability:
+    limit_s = document.limits.timeout_s
+    return python(
+        sandbox,
+        eviction=_sizes(document, PYTHON),
+        timeout_s=min(asked.timeout_s or _TIMEOUT_S, limit_s),
+        max_timeout_s=limit_s,
+        shows_images=shows_images,
     )
 
 

@@ -25,7 +25,7 @@ from gateway.storage.engine_store import ChannelStore
 from gateway.storage.migration import Revision, revision_of, shortened
 from gateway.storage.policy_store import OPERATOR, digest_of_text
 from gateway.tenancy.tenants import Tenant, Tenants
-from gateway.tool_calls.thread_sandbox import missing_programs
+from gateway.tool_calls.program_check import missing_programs
 from sandbox.engines.docker.docker_engine import DockerEngine
 from sandbox.engines.docker.docker_requests import DockerRequests, EngineFacts, inspect_image
 from sandbox.engines.docker.image_pulls import pullable

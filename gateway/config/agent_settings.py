@@ -74,6 +74,12 @@ class BashSettings(CommandRules):
     timeout_s: float | None = Field(default=None, gt=0, le=86_400, allow_inf_nan=False)
 
 
+class PythonSettings(Section):
+    """The execute_python tool. `timeout_s` is the default of a call; the policy limits what a call may ask for."""
+
+    timeout_s: float | None = Field(default=None, gt=0, le=86_400, allow_inf_nan=False)
+
+
 class MemorySettings(Section):
     """Files in the prompt that the agent edits."""
 
@@ -174,6 +180,7 @@ class CapabilitiesSettings(Section):
 
     filesystem: WithoutSettings | None = None
     bash: BashSettings | None = Field(default=None, examples=["`bash: {timeout_s: 60}`"])
+    python: PythonSettings | None = Field(default=None, examples=["`python: {timeout_s: 60}`"])
     todos: WithoutSettings | None = None
     metadata: WithoutSettings | None = None
     memory: MemorySettings | None = Field(default=None, examples=["`memory: {paths: [/workspace/AGENTS.md]}`"])

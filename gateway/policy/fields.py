@@ -30,7 +30,11 @@ CONNECT = "connect"
 """No tool that a model sees: a connection that a command makes, to a host and a port."""
 TOOLS = FILE_TOOLS | {"execute", CONNECT}
 
+EXECUTE_PYTHON = "execute_python"
+"""Its code is not read: what it may do to files is what the sandbox's kernel lets a command do."""
+
 AgentTool = Literal[
+    "execute_python",
     "write_todos",
     "metadata_read",
     "metadata_write",
@@ -43,7 +47,7 @@ AgentTool = Literal[
     "cancel_subagent",
     "list_subagents",
 ]
-"""What an agent's capabilities bring along: these touch nothing but the run's own state."""
+"""What capabilities bring along. All but execute_python touch nothing but the run's own state."""
 AGENT_TOOLS: frozenset[str] = frozenset(get_args(AgentTool))
 
 ToolName = Literal["ls", "read_file", "write_file", "edit_file", "glob", "grep", "execute", "connect", AgentTool]

@@ -28,7 +28,7 @@ from gateway.policy.conditions import Call, CompiledRule, Hit, hit
 from gateway.policy.cover import atoms
 from gateway.policy.decision import INVALID_ARGUMENTS, TOO_COMPLEX, Decision, Effect, Facts, Layer
 from gateway.policy.document import Condition, PolicyDocument, Rule
-from gateway.policy.fields import CONNECT, FILE_TOOLS
+from gateway.policy.fields import CONNECT, EXECUTE_PYTHON, FILE_TOOLS
 from gateway.policy.file_rules import file_rules_of
 from gateway.policy.globs import compile_glob
 from gateway.policy.hosts import address_of, compile_host
@@ -116,8 +116,16 @@ class Policy:
     @cached_property
     def connects(self) -> bool:
         """Whether a rule in force lets some connection pass, or asks about it: without one there is no network."""
+        return self._lets_pass(CONNECT)
+
+    @cached_property
+    def runs_python(self) -> bool:
+        """Whether a rule in force lets some call of execute_python pass, or asks about it."""
+        return self._lets_pass(EXECUTE_PYTHON)
+
+    def _lets_pass(self, tool: str) -> bool:
         rules = (placed.rule for placed in self._rules)
-        return any(CONNECT in rule.tools and rule.effect != "deny" and rule.mode == "enforce" for rule in rules)
+        return any(tool in rule.tools and rule.effect != "deny" and rule.mode == "enforce" for rule in rules)
 
     @cached_property
     def _request_rules(self) -> tuple[Rule, ...]:

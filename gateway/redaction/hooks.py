@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import structlog
+from pydantic_core import to_json
 
 from agent.events import Event, EventSink
 from agent.filesystem import Redacted
@@ -148,7 +149,8 @@ def _is_against(rule: ResultRule, result: ToolResult) -> bool:
         return size_bytes + sum(one.size_bytes for one in result.attachments) > rule.over_bytes
     regex = compile_regex(rule.contains or "")
     # Each stream also by itself: what it says comes apart in the content where the other writes in between.
-    shown = (result.content, result.stdout, result.stderr, result.note.encode("utf-8", "replace"))
+    structured = b"" if result.structured is None else to_json(result.structured)
+    shown = (result.content, result.stdout, result.stderr, result.note.encode("utf-8", "replace"), structured)
     return any(regex.search(text) is not None for text in shown)
 
 
@@ -198,9 +200,14 @@ class RedactionHook(Hook):
             for stream in (result.stdout, result.stderr)
         ]
         note = await self._clean_note(result.note) if result.note else ""
-        if content is result.content and stdout is result.stdout and stderr is result.stderr and note is result.note:
+        structured = result.structured
+        if structured is not None:
+            structured = await self._redactor.work(self._redactor.json, structured)
+        clean = (content, stdout, stderr, note, structured)
+        before = (result.content, result.stdout, result.stderr, result.note, result.structured)
+        if all(one is was for one, was in zip(clean, before, strict=True)):
             return result
-        return replace(result, content=content, stdout=stdout, stderr=stderr, note=note)
+        return replace(result, content=content, stdout=stdout, stderr=stderr, note=note, structured=structured)
 
     async def _clean_note(self, note: str) -> str:
         data = note.encode("utf-8", "surrogatepass")

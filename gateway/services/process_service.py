@@ -40,6 +40,7 @@ from gateway.tool_calls.thread_sandbox import ThreadSandbox
 from gateway.tool_calls.tool_calls import FinishedToolCall, NewCall, ToolCalls
 from gateway.v1 import process_service_pb2_grpc as grpc_pb
 from sandbox.client.replies import PROCESSES_LIMIT
+from sandbox.interpreter.interpreter import is_interpreter
 from sandbox.protocols import Process, ProcessSpec, ProgramSpec
 
 _INPUT_LIMIT_BYTES = 512 * 1024
@@ -187,7 +188,7 @@ class ProcessService(grpc_pb.ProcessServiceServicer):
         self, tenant: Tenant, request: pb.ReadProcessRequest
     ) -> AsyncIterator[pb.ReadProcessResponse]:
         """Stream output from an offset: what there is now or, with follow, until there can be no more."""
-        process_id = _known_id(request.id)
+        process_id = _own_id(request.id)
         reader = await self.tool_calls.process_reader(tenant, request.thread)
         offset, stop_at = request.offset, -1
         while True:
@@ -221,7 +222,7 @@ class ProcessService(grpc_pb.ProcessServiceServicer):
                 request_id=request.request_id,
             )
 
-        _known_id(request.id)
+        _own_id(request.id)
         with self._writes.hold(tenant.name):
             process = await self._changed(tenant, request, "write", write, len(request.data))
         return pb.WriteProcessResponse(process=process)
@@ -293,7 +294,7 @@ def _place(process: Process) -> tuple[int, str]:
 def _check_start(request: pb.StartProcessRequest) -> tuple[int, int]:
     """Check what goes with the program; return the rows and columns of a terminal."""
     if request.id:
-        _known_id(request.id)
+        _own_id(request.id)
     if request.terminal and request.merge_stderr:
         raise InvalidArgument("merge_stderr: a terminal has one stream already; leave it out")
     if request.HasField("size") and not request.terminal:
@@ -306,6 +307,15 @@ def _check_start(request: pb.StartProcessRequest) -> tuple[int, int]:
 def _known_id(process_id: str) -> str:
     if not _ID.fullmatch(process_id):
         raise InvalidArgument(f"id: {process_id[:80]!r}: 1 to 64 of A-Z a-z 0-9 _ - are expected")
+    return process_id
+
+
+def _own_id(process_id: str) -> str:
+    """Return the id of a process that is no interpreter, whose input is code that a policy has to judge."""
+    if is_interpreter(_known_id(process_id)):
+        raise InvalidArgument(
+            f"id: {process_id!r} is of an interpreter of execute_python: run code by that tool, or remove the process"
+        )
     return process_id
 
 

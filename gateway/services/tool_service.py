@@ -84,6 +84,8 @@ def _result(finished: FinishedToolCall, thread: str) -> pb.ToolResult:
         rule=verdict.rule if verdict else "",
         reason=verdict.reason if verdict else "",
         policy_version=verdict.policy_version if verdict else "",
+        attachments=[pb.ResultFile(**one.model_dump()) for one in result.attachments],
+        structured_json="" if result.structured is None else json.dumps(result.structured),
         evicted=None if result.evicted is None else pb.Evicted(**result.evicted.model_dump()),
         duration_ms=finished.duration_s * 1000,
         approval_id=execution.approval_id,

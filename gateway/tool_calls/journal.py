@@ -347,10 +347,10 @@ def _not_begun(tool: ToolExecution, said: str, *, erased: bool = False) -> ToolR
 
 
 def result_json(result: ToolResult, duration_s: float) -> str | None:
-    """Return the text of a result without its streams, which no model reads; None for one that is too large."""
+    """Return the text of a result without what no model reads; None for one that is too large."""
     if len(result.content) + len(result.note) > _CONTENT_LIMIT_BYTES:
         return None
-    return StoredResult.json_of(replace(result, stdout=b"", stderr=b""), duration_s)
+    return StoredResult.json_of(replace(result, stdout=b"", stderr=b"", structured=None), duration_s)
 
 
 def earlier_call(row: Mapping[str, Any]) -> EarlierCall:

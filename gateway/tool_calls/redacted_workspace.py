@@ -20,8 +20,9 @@ from gateway.redaction.command_output import KeptRedaction, redacted_pieces
 from gateway.redaction.finders import RedactionFailed
 from gateway.redaction.patterns import compiled
 from gateway.redaction.redactor import Redactor, mask_of
-from gateway.tool_calls.thread_sandbox import CommandOptions, ThreadSandbox
+from gateway.tool_calls.thread_sandbox import CommandOptions, PythonOptions, ThreadSandbox
 from sandbox.errors import SandboxError
+from sandbox.interpreter.cell import CellResult
 from sandbox.protocols import ExecResult, FileSystem, GrepMatch, GrepPage, LinesPage, OutputPiece, ProcessPage
 
 # The limit of the daemon for both excerpts together.
@@ -192,6 +193,28 @@ class RedactedWorkspace:
         except RedactionFailed as failed:
             failed.outcome, failed.exit_code = done.outcome, done.exit_code
             raise
+
+    async def run_python(
+        self, code: str, *, context: CallContext | None = None, **options: Unpack[PythonOptions]
+    ) -> CellResult:
+        """Run code; what it writes is redacted here, where it is cut, and the rest with the whole result."""
+        kept, on_output = KeptRedaction(self.redactor), options.get("on_output")
+        live = None if on_output is None else LiveOutput([kept], [on_output])
+        options["on_output"] = live
+        cut = True
+        try:
+            done = await self.inner.run_python(code, context=context, **options)
+            cut = done.outcome not in ("completed", "failed")
+        finally:
+            if live is not None:
+                await live.end(cut=cut)
+        try:
+            output = await redacted_pieces(kept, done.output, cut_end=cut or bool(done.left_out_bytes))
+            tail = await redacted_pieces(kept, done.tail, cut_start=True, cut_end=cut)
+        except RedactionFailed as failed:
+            failed.outcome, failed.exit_code = done.outcome, done.exit_code
+            raise
+        return replace(done, output=output, tail=tail)
 
 
 async def _shown(kept: KeptRedaction, done: ExecResult, head_chars: int, tail_chars: int, *, cut: bool) -> ExecResult:

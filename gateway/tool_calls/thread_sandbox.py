@@ -6,7 +6,6 @@ workspace. Operations on processes do not make one: without a sandbox there are 
 
 from __future__ import annotations
 
-import logging
 import signal
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -19,15 +18,18 @@ from agent.tools.paths import WORKSPACE
 from gateway.errors import OtherEngine
 from gateway.network.door import Entered, Network, no_network
 from gateway.policy import Policy
-from gateway.policy.file_rules import named_programs
 from gateway.storage.engine_store import EngineStore
 from gateway.storage.entities import Thread
+from gateway.tool_calls.interpreter_turns import interpreter_rules, run_to_the_end, start_failure, turn
 from gateway.tool_calls.policy_hook import JUDGED_BY
+from gateway.tool_calls.program_check import ProgramCheck
 from gateway.tool_calls.refusal_note import refusal_note
 from sandbox.client.replies import PROCESSES_LIMIT
 from sandbox.engines.engine import Identity
 from sandbox.errors import Conflict, EngineUnavailable, Exhausted, NotFound, PostureTooWeak, SandboxError
 from sandbox.file_rules import FILE_RULES_LANDLOCK_VERSION, FileRules
+from sandbox.interpreter.cell import Cell, CellResult
+from sandbox.interpreter.interpreter import InterpreterCall
 from sandbox.keeper.keeper import Leases
 from sandbox.protocols import (
     Entry,
@@ -44,12 +46,6 @@ from sandbox.protocols import (
 )
 from sandbox.sandbox import Sandbox, SandboxSpec
 
-log = logging.getLogger(__name__)
-# What `enforcement: kernel` needs of an image are the programs that the policy names: prints those that are missing.
-_SCRIPT = b'for name in "$@"; do command -v -- "$name" > /dev/null || echo "$name"; done'
-_SCRIPT_TIMEOUT_S = 5.0
-_SCRIPT_OUTPUT_BYTES = 64 * 1024
-_CHECKED_LIMIT = 10_000
 # Threads known to be on this engine. Past the limit they are looked up again.
 _KNOWN_LIMIT = 100_000
 Claim = Callable[[], Awaitable[None]]
@@ -68,6 +64,16 @@ class CommandOptions(TypedDict):
     limit_chars: int
     head_chars: int
     tail_chars: int
+    on_output: NotRequired[OnOutput | None]
+
+
+class PythonOptions(TypedDict):
+    """In which interpreter code runs, and how much of its output is shown live (agent.capabilities.python)."""
+
+    interpreter: str
+    restart: bool
+    timeout_s: float
+    live_limit_bytes: int
     on_output: NotRequired[OnOutput | None]
 
 
@@ -229,6 +235,24 @@ class ThreadSandbox:
                 raise
             return ProgramResult("failed_to_start", message=error.outside)
 
+    async def run_python(
+        self, code: str, *, context: CallContext | None = None, **options: Unpack[PythonOptions]
+    ) -> CellResult:
+        """Run code in an interpreter of the sandbox; one that cannot be had is an outcome."""
+        named = {name: value for name, value in options.items() if name != "on_output"}
+        cell, on_output = Cell(code, **named), options.get("on_output")  # type: ignore[arg-type]  # as they are typed
+        try:
+            async with await self._lease() as sandbox, turn(sandbox, cell):
+                policy = await self._enforced(sandbox, context)
+                async with self.network(sandbox, context, f"execute_python: {code}") as network:
+                    rules = interpreter_rules(_rules(policy, network))
+                    call = InterpreterCall(sandbox.processes, cell, rules, network.environment, on_output)
+                    done = await run_to_the_end(call)
+                notes = (*done.notes, network.refusals, _said_once(sandbox))
+                return replace(done, notes=tuple(filter(None, notes)))
+        except SandboxError as error:
+            return CellResult("failed_to_start", notes=(start_failure(error),))
+
     async def start_process(self, spec: ProcessSpec, context: CallContext | None = None) -> Process:
         """Start a background process; Conflict where its id is in use, Exhausted where no more may run."""
         async with await self._lease() as sandbox:
@@ -298,51 +322,6 @@ def _said_once(sandbox: Sandbox) -> str:
     if not ended:
         return ""
     return f"the sandbox was stopped before this: its background processes ({ended}) ended, and /tmp was empty then"
-
-
-async def missing_programs(shell: Shell, policy: Policy) -> list[str]:
-    """Return the names of programs in a policy's allow-list that a sandbox does not have. Raises SandboxError."""
-    names = [name for name in named_programs(policy.file_rules) if "/" not in name]
-    if not names:
-        return []
-    found = bytearray()
-
-    async def take(_stream: str, data: bytes) -> None:
-        found.extend(data)
-
-    argv = [b"/bin/sh", b"-c", _SCRIPT, b"sh", *(name.encode() for name in names)]
-    spec = ProgramSpec(argv, timeout_s=_SCRIPT_TIMEOUT_S, output_limit_bytes=_SCRIPT_OUTPUT_BYTES)
-    done = await shell.run_program(spec, stdin=None, on_output=take)
-    return found.decode(errors="replace").split() if done.outcome == "exited" else []
-
-
-class ProgramCheck:
-    """Warns of missing programs before the first command of a policy version runs in an image."""
-
-    def __init__(self) -> None:
-        self._known: dict[tuple[str, str], None] = {}
-
-    async def check(self, sandbox: Sandbox, policy: Policy) -> None:
-        """Log what the image does not have, once. Never raises SandboxError: the command itself tells more."""
-        key = sandbox.spec.image, policy.version
-        if key in self._known or not named_programs(policy.file_rules):
-            return
-        self._known[key] = None
-        if len(self._known) > _CHECKED_LIMIT:
-            del self._known[next(iter(self._known))]
-        try:
-            missing = await missing_programs(sandbox.shell, policy)
-        except SandboxError:
-            return
-        if missing:
-            log.warning(
-                "tenant %s: image %s does not have %s, which rules of %s allow: install them in the image, or remove "
-                "them from the policy",
-                sandbox.spec.tenant,
-                sandbox.spec.image,
-                ", ".join(missing),
-                policy.version,
-            )
 
 
 class ThreadEngines:

@@ -25,7 +25,7 @@ from agent.tools.intake import ArgumentReader
 from agent.tools.runner import ToolRunner
 from agent.tools.tool import Capability, ToolExecutor
 from agent.tools.toolbox import Toolbox
-from gateway.agents.agents import Workspace, seven_tools
+from gateway.agents.agents import Workspace, service_tools
 from gateway.approvals.approver import GrantHook, ThreadApprover, load_grants
 from gateway.errors import ApprovalPending, InvalidArgument, Unavailable, Unrecorded
 from gateway.network.door import Doors, Network, ThreadNetwork, no_network
@@ -45,11 +45,12 @@ from gateway.tenancy.tenants import Tenant
 from gateway.tool_calls.journal import JournalHook
 from gateway.tool_calls.outcome_retry_queue import UNRECORDED, OutcomeRetryQueue, UnrecordedCall
 from gateway.tool_calls.policy_hook import PolicyHook
+from gateway.tool_calls.program_check import ProgramCheck
 from gateway.tool_calls.quota_hook import REFUSED, QuotaHook
 from gateway.tool_calls.redacted_workspace import ProcessReader, RedactedWorkspace
 from gateway.tool_calls.service_executor import EXECUTOR, ServiceExecutor
 from gateway.tool_calls.shown_files_hook import ShownFilesHook
-from gateway.tool_calls.thread_sandbox import ProgramCheck, ThreadEngines, ThreadSandbox
+from gateway.tool_calls.thread_sandbox import ThreadEngines, ThreadSandbox
 from gateway.tool_calls.tool_request import REQUEST, ToolRequest
 from sandbox.keeper.keeper import Leases
 from sandbox.sandbox import Sandbox
@@ -219,7 +220,13 @@ class ToolCalls:
                     lambda: tenant.policy, facts, partial(load_grants, approvals, thread, run_id), quota.take, work
                 ),
             ),
-            build_capabilities=partial(seven_tools, document, workspace, connects=tenant.policy.connects),
+            build_capabilities=partial(
+                service_tools,
+                document,
+                workspace,
+                connects=tenant.policy.connects,
+                runs_python=tenant.policy.runs_python,
+            ),
             policy_version=tenant.policy.version,
             approver=ThreadApprover(approvals, thread, run_id, lambda: tenant.policy, facts, redactor),
             quota=quota,

@@ -12,7 +12,7 @@ import json
 from dataclasses import dataclass, fields
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, JsonValue, model_validator
 from pydantic_core import to_json
 
 from agent.frozen import storable_text
@@ -63,6 +63,7 @@ class StoredResult(BaseModel):
     withheld_by: str = ""
     would_be_withheld_by: str = ""
     attachments: tuple[Attachment, ...] = ()
+    structured: JsonValue = None
     duration_s: float
     verdict: Verdict | None = None
     approval_id: str = ""

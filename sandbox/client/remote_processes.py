@@ -68,8 +68,9 @@ class RemoteProcesses:
             size=_checked_size(spec.rows, spec.columns) if spec.terminal else None,
             stdin=spec.stdin,
             merge_stderr=spec.merge_stderr,
-            output_directory=PROCESSES_DIRECTORY,
-            file_limit_bytes=self.file_limit_bytes,
+            ring_bytes=spec.ring_bytes,
+            output_directory="" if spec.ring_bytes else PROCESSES_DIRECTORY,
+            file_limit_bytes=0 if spec.ring_bytes else self.file_limit_bytes,
             timeout_ms=math.ceil(timeout_s * 1000) if timeout_s is not None else 0,
             file_rules=self.file_rules,
         )

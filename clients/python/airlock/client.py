@@ -35,12 +35,23 @@ class Evicted:
 
 
 @dataclass(frozen=True)
+class ResultFile:
+    """A file of the workspace that belongs to a result; read it with `read_file`."""
+
+    path: str
+    media_type: str
+    size_bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True)
 class ToolResult(OutputText):
     """A tool call's result. `content` is text (bytes that are not UTF-8 are replaced); `content_bytes` is exact.
 
     `note` is additional text for a model: how to get the next page, a bad exit code, a timeout. With the verdict ask
     and the outcome waiting the call did not run: repeat it once the approval `approval_id` is given. If the approver
-    changed the arguments, the call is refused, and may be made once with `edited_arguments`.
+    changed the arguments, the call is refused, and may be made once with `edited_arguments`. `attachments` are files of
+    the workspace that belong to the result, such as images; `structured` has parts of it apart, None if content is all.
     """
 
     call_id: str
@@ -60,6 +71,8 @@ class ToolResult(OutputText):
     approval_id: str = ""
     policy_version: str = ""
     edited_arguments: Mapping[str, Any] | None = None
+    attachments: tuple[ResultFile, ...] = ()
+    structured: Any = None
 
     @property
     def content(self) -> str:

@@ -6,6 +6,7 @@ from airlock.audit import AuditQuery as AuditQuery
 from airlock.audit_chain import AuditRecord as AuditRecord
 from airlock.client import Client as Client
 from airlock.client import Evicted as Evicted
+from airlock.client import ResultFile as ResultFile
 from airlock.client import Tool as Tool
 from airlock.client import ToolResult as ToolResult
 from airlock.connection import Tls as Tls

@@ -103,7 +103,7 @@ class Evicted(_message.Message):
     def __init__(self, path: _Optional[str] = ..., size_bytes: _Optional[int] = ..., lines: _Optional[int] = ..., sha256: _Optional[str] = ..., incomplete: _Optional[bool] = ...) -> None: ...
 
 class ToolResult(_message.Message):
-    __slots__ = ("call_id", "thread", "verdict", "rule", "reason", "outcome", "exit_code", "content", "is_error", "evicted", "duration_ms", "stdout", "stderr", "note", "approval_id", "policy_version", "edited_arguments_json")
+    __slots__ = ("call_id", "thread", "verdict", "rule", "reason", "outcome", "exit_code", "content", "is_error", "evicted", "duration_ms", "stdout", "stderr", "note", "approval_id", "policy_version", "edited_arguments_json", "attachments", "structured_json")
     CALL_ID_FIELD_NUMBER: _ClassVar[int]
     THREAD_FIELD_NUMBER: _ClassVar[int]
     VERDICT_FIELD_NUMBER: _ClassVar[int]
@@ -121,6 +121,8 @@ class ToolResult(_message.Message):
     APPROVAL_ID_FIELD_NUMBER: _ClassVar[int]
     POLICY_VERSION_FIELD_NUMBER: _ClassVar[int]
     EDITED_ARGUMENTS_JSON_FIELD_NUMBER: _ClassVar[int]
+    ATTACHMENTS_FIELD_NUMBER: _ClassVar[int]
+    STRUCTURED_JSON_FIELD_NUMBER: _ClassVar[int]
     call_id: str
     thread: str
     verdict: Verdict
@@ -138,4 +140,18 @@ class ToolResult(_message.Message):
     approval_id: str
     policy_version: str
     edited_arguments_json: str
-    def __init__(self, call_id: _Optional[str] = ..., thread: _Optional[str] = ..., verdict: _Optional[_Union[Verdict, str]] = ..., rule: _Optional[str] = ..., reason: _Optional[str] = ..., outcome: _Optional[str] = ..., exit_code: _Optional[int] = ..., content: _Optional[bytes] = ..., is_error: _Optional[bool] = ..., evicted: _Optional[_Union[Evicted, _Mapping]] = ..., duration_ms: _Optional[float] = ..., stdout: _Optional[bytes] = ..., stderr: _Optional[bytes] = ..., note: _Optional[str] = ..., approval_id: _Optional[str] = ..., policy_version: _Optional[str] = ..., edited_arguments_json: _Optional[str] = ...) -> None: ...
+    attachments: _containers.RepeatedCompositeFieldContainer[ResultFile]
+    structured_json: str
+    def __init__(self, call_id: _Optional[str] = ..., thread: _Optional[str] = ..., verdict: _Optional[_Union[Verdict, str]] = ..., rule: _Optional[str] = ..., reason: _Optional[str] = ..., outcome: _Optional[str] = ..., exit_code: _Optional[int] = ..., content: _Optional[bytes] = ..., is_error: _Optional[bool] = ..., evicted: _Optional[_Union[Evicted, _Mapping]] = ..., duration_ms: _Optional[float] = ..., stdout: _Optional[bytes] = ..., stderr: _Optional[bytes] = ..., note: _Optional[str] = ..., approval_id: _Optional[str] = ..., policy_version: _Optional[str] = ..., edited_arguments_json: _Optional[str] = ..., attachments: _Optional[_Iterable[_Union[ResultFile, _Mapping]]] = ..., structured_json: _Optional[str] = ...) -> None: ...
+
+class ResultFile(_message.Message):
+    __slots__ = ("path", "media_type", "size_bytes", "sha256")
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    MEDIA_TYPE_FIELD_NUMBER: _ClassVar[int]
+    SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    SHA256_FIELD_NUMBER: _ClassVar[int]
+    path: str
+    media_type: str
+    size_bytes: int
+    sha256: str
+    def __init__(self, path: _Optional[str] = ..., media_type: _Optional[str] = ..., size_bytes: _Optional[int] = ..., sha256: _Optional[str] = ...) -> None: ...

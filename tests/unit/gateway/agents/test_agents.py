@@ -18,7 +18,7 @@ from agent.models.model import Model
 from agent.state import AgentState
 from agent.tools.eviction import EvictionHook
 from agent.tools.tool import Capability
-from gateway.agents.agents import Workspace, build, check, seven_tools
+from gateway.agents.agents import Workspace, build, check, service_tools
 from gateway.cli.init import _CONFIG as STARTER_CONFIG
 from gateway.config.agent_settings import AgentSettings, CapabilitiesSettings
 from gateway.config.config import Config
@@ -181,7 +181,7 @@ def test_a_rule_about_an_agents_own_tools_is_about_nothing_else(rule: str) -> No
         load_policy(f"version: 1\nrules:\n- {{id: a, {rule}, effect: allow, reason: r}}\n", "test")
 
 
-def test_a_service_is_shown_the_seven_tools_and_no_others() -> None:
+def test_a_service_is_shown_the_service_tools_and_no_others() -> None:
     tenant = Tenant("acme", POLICY, ModelSettings(), {"default": _settings(ALL)})
     specs = ToolCalls(NoJournal(), cast(Any, None), approvals=cast(Any, None), quotas=cast(Any, None)).specs(tenant)
     assert {spec.name for spec in specs} == TOOLS - {CONNECT}
@@ -496,7 +496,7 @@ def test_a_bad_agent_keeps_the_gateway_from_starting_and_is_named(tmp_path: Path
 
 
 def test_what_services_call_and_what_an_agent_has_are_the_same_tools() -> None:
-    ours = seven_tools(POLICY.document, cast(Workspace, FakeWorkspace()))
+    ours = service_tools(POLICY.document, cast(Workspace, FakeWorkspace()))
     theirs = _built(_settings())
     assert [tool.name for one in ours for tool in one.tools] == [tool.name for one in theirs for tool in one.tools]
 

@@ -13,7 +13,8 @@ import pytest
 from agent.tool_call import CallContext
 from gateway.policy import Policy, load_policy
 from gateway.tool_calls.policy_hook import JUDGED_BY
-from gateway.tool_calls.thread_sandbox import ProgramCheck, ThreadSandbox
+from gateway.tool_calls.program_check import ProgramCheck
+from gateway.tool_calls.thread_sandbox import ThreadSandbox
 from sandbox.file_rules import FileRules
 from sandbox.protocols import ExecResult, ProgramResult
 from sandbox.sandbox import SandboxSpec
