@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from pydantic import Field, JsonValue, create_model, field_validator
+from pydantic import Field, JsonValue, create_model
 
 from agent.capabilities.media_format import media_of
 from agent.filesystem import CellResult, FileSystem, OnOutput, OutputPiece, Redacted, joined
@@ -59,15 +59,6 @@ class _Code(ToolArguments):
         "default", pattern=r"^[A-Za-z0-9_-]{1,32}$", description="which interpreter; each has variables of its own"
     )
     restart: bool = Field(False, description="end the interpreter first: what it runs, and its variables, are lost")
-
-    @field_validator("code")
-    @classmethod
-    def _can_be_sent(cls, code: str) -> str:
-        try:
-            code.encode()
-        except UnicodeEncodeError:
-            raise ValueError("must not hold half of a surrogate pair") from None
-        return code
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from agent.hooks.hook import Hook, NextToolUse, OutputFilter
 from agent.messages import Evicted, ToolResult
 from agent.state import AgentState, ToolExecution, Verdict
 from gateway.policy.document import PolicyDocument, ResultRule
-from gateway.policy.fields import JUDGED_AS
+from gateway.policy.fields import EXECUTE_PYTHON, JUDGED_AS
 from gateway.policy.regexes import compile_regex
 from gateway.redaction.command_output import LiveRedaction
 from gateway.redaction.finders import RedactionFailed
@@ -56,7 +56,8 @@ class ResultRulesHook(Hook):
         self._rules = tuple(rules)
         self._files = files
         self._redactor = redactor
-        self.redacts = any(rule.mode == "enforce" and _is_about(rule, "execute") for rule in self._rules)
+        enforced = [rule for rule in self._rules if rule.mode == "enforce"]
+        self.redacts = any(_is_about(rule, tool) for rule in enforced for tool in ("execute", EXECUTE_PYTHON))
 
     async def around_tool_use(self, tool: ToolExecution, next_: NextToolUse) -> ToolResult:
         """Judge what came back; the first rule in the file that is against it is the one that is named."""

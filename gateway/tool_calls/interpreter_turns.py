@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 
 from agent.cancellation import to_the_end
-from sandbox.errors import DaemonLost, SandboxError
+from sandbox.errors import SandboxError
 from sandbox.file_rules import FileRules
 from sandbox.interpreter.cell import Cell, CellResult
 from sandbox.interpreter.interpreter import PROGRAM, InterpreterCall
@@ -62,8 +62,4 @@ def interpreter_rules(rules: FileRules | None) -> FileRules | None:
 
 def start_failure(error: SandboxError) -> str:
     """Return why there is no interpreter, for the model."""
-    if error.errno == errno.ENOENT:
-        return _NO_PYTHON
-    if isinstance(error, DaemonLost):
-        return f"the sandbox was lost, and the interpreter's variables with it: {error.outside}"
-    return error.outside
+    return _NO_PYTHON if error.errno == errno.ENOENT else error.outside

@@ -52,6 +52,8 @@ Claim = Callable[[], Awaitable[None]]
 P = ParamSpec("P")
 T = TypeVar("T")
 S = TypeVar("S", Shell, Processes)
+# Of code, for the records of its connections: more than they keep, so that a secret at the end is whole.
+_CODE_SHOWN_CHARS = 10_000
 # Where a failed command says why.
 _LAST_PIECES, _LAST_BYTES = 8, 16 * 1024
 
@@ -238,13 +240,13 @@ class ThreadSandbox:
     async def run_python(
         self, code: str, *, context: CallContext | None = None, **options: Unpack[PythonOptions]
     ) -> CellResult:
-        """Run code in an interpreter of the sandbox; one that cannot be had is an outcome."""
+        """Run code in an interpreter of the sandbox; one that cannot be had, or is lost, is an outcome."""
         named = {name: value for name, value in options.items() if name != "on_output"}
         cell, on_output = Cell(code, **named), options.get("on_output")  # type: ignore[arg-type]  # as they are typed
         try:
             async with await self._lease() as sandbox, turn(sandbox, cell):
                 policy = await self._enforced(sandbox, context)
-                async with self.network(sandbox, context, f"execute_python: {code}") as network:
+                async with self.network(sandbox, context, f"execute_python: {code[:_CODE_SHOWN_CHARS]}") as network:
                     rules = interpreter_rules(_rules(policy, network))
                     call = InterpreterCall(sandbox.processes, cell, rules, network.environment, on_output)
                     done = await run_to_the_end(call)

@@ -17,7 +17,7 @@ from dataclasses import astuple, dataclass, field, replace
 from functools import cache
 from signal import SIGINT
 
-from sandbox.errors import Conflict, InputNotTaken, NotFound, SandboxError
+from sandbox.errors import Conflict, DaemonLost, InputNotTaken, NotFound, SandboxError
 from sandbox.file_rules import FileRules
 from sandbox.interpreter import inside
 from sandbox.interpreter.cell import Cell, CellResult
@@ -26,7 +26,7 @@ from sandbox.interpreter.inside.limits import WINDOW_BYTES
 from sandbox.protocols import OutputStream, Process, Processes, ProcessSpec
 
 PROCESS_PREFIX = "airlock-python-"
-"""What the ids of interpreters begin with: nobody but this module may write to such a process."""
+"""What the ids of interpreters begin with: only this module may write to such a process."""
 PROGRAM = "python3"
 CONTEXTS_LIMIT = 16
 _RULES_DIGITS = 16
@@ -121,6 +121,11 @@ class InterpreterCall:
         except BadFrames as error:
             await self._remove()
             return self._result("failed", f"the interpreter was ended, because {error}: {_GONE}")
+        except NotFound:
+            return self._result("cancelled", f"the interpreter was removed while it ran the code: {_GONE}")
+        except DaemonLost as error:
+            lost = f"the sandbox was lost while the code ran: {error.outside}. What it did may or may not be there"
+            return self._result("daemon_lost", lost)
         if self._frames.busy:
             busy = (
                 "it did not run: the interpreter still runs other code, of a call whose gateway was lost or of another "

@@ -26,7 +26,7 @@ from sandbox.interpreter.inside.channel import Frames, Output
 from sandbox.interpreter.inside.limits import IMAGES_LIMIT_BYTES, OBJECTS_LIMIT, TEXTS_LIMIT_CHARS
 from sandbox.interpreter.inside.shells import IMAGES, TEXTS, IPythonShell, PlainShell, repr_of
 
-_NO_INPUT = "input() has nobody to ask here: put the value into the code, or read it from a file"
+_NO_INPUT = "input() is not available: put the value into the code, or read it from a file"
 _TRACEBACK_CHARS = 50_000
 
 

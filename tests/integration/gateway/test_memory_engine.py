@@ -26,6 +26,9 @@ async def test_calls_files_and_processes_work_without_docker_and_files_outlive_t
         async with Client(gateway.address, home.key) as client:
             ran = await client.call_tool("execute", {"command": "echo made > a; echo out"}, thread="t1")
             assert (ran.verdict, ran.outcome, ran.exit_code, ran.content) == ("allow", "exited", 0, "out\n")
+            for code, value in (("x = 6", ""), ("x * 7", "42")):
+                ran = await client.call_tool("execute_python", {"code": code}, thread="t1")
+                assert (ran.outcome, ran.content) == ("completed", value), ran
             read = await client.call_tool("read_file", {"path": "/workspace/a"}, thread="t1")
             assert "made" in read.content
             for tool, arguments in (("glob", {"pattern": "*"}), ("grep", {"pattern": "made"})):

@@ -25,7 +25,7 @@ from gateway.config.config import Config
 from gateway.config.model_settings import ModelSettings
 from gateway.errors import Misconfigured
 from gateway.policy import STARTER_POLICY, Policy, PolicyDocument, PolicyError, load_policy
-from gateway.policy.fields import CONNECT, JUDGED_AS, TOOLS, AgentTool
+from gateway.policy.fields import CONNECT, EXECUTE_PYTHON, JUDGED_AS, TOOLS, AgentTool
 from gateway.runs.checkpoints import ThreadHistoryHook
 from gateway.storage.entities import Thread
 from gateway.storage.store import Store
@@ -44,6 +44,7 @@ SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required"
 ALL: dict[str, Any] = {
     "filesystem": None,
     "bash": {"deny": [["git", "push"]]},
+    "python": {"timeout_s": 60},
     "todos": None,
     "metadata": None,
     "memory": None,
@@ -157,8 +158,9 @@ def test_the_agents_own_tools_are_those_that_a_policy_can_name() -> None:
 @pytest.mark.parametrize("name", get_args(AgentTool))
 def test_the_starter_policy_lets_the_agents_own_tools_run(name: str) -> None:
     decision = POLICY.judge(name, {})
-    assert (decision.verdict, decision.rule) == ("allow", "agent-tools")
-    assert "nothing but the run's own state" in decision.reason
+    runs_code = name == EXECUTE_PYTHON
+    assert (decision.verdict, decision.rule) == ("allow", "python" if runs_code else "agent-tools")
+    assert ("nothing but the run's own state" in decision.reason) == (not runs_code)
 
 
 def test_a_policy_that_does_not_name_an_agents_tool_denies_it() -> None:
@@ -181,11 +183,14 @@ def test_a_rule_about_an_agents_own_tools_is_about_nothing_else(rule: str) -> No
         load_policy(f"version: 1\nrules:\n- {{id: a, {rule}, effect: allow, reason: r}}\n", "test")
 
 
-def test_a_service_is_shown_the_service_tools_and_no_others() -> None:
-    tenant = Tenant("acme", POLICY, ModelSettings(), {"default": _settings(ALL)})
+@pytest.mark.parametrize("effect", ["allow", "ask", "deny", ""])
+def test_a_service_is_shown_the_seven_tools_and_execute_python_where_a_rule_lets_it_pass(effect: str) -> None:
+    rule = f"rules:\n- {{id: a, tools: [execute_python], effect: {effect}, reason: r}}\n" if effect else ""
+    tenant = Tenant("acme", load_policy(f"version: 1\n{rule}", "test"), ModelSettings(), {"default": _settings(ALL)})
     specs = ToolCalls(NoJournal(), cast(Any, None), approvals=cast(Any, None), quotas=cast(Any, None)).specs(tenant)
-    assert {spec.name for spec in specs} == TOOLS - {CONNECT}
-    assert len(specs) == 7
+    python = {EXECUTE_PYTHON} if effect in {"allow", "ask"} else set()
+    assert {spec.name for spec in specs} == (TOOLS - {CONNECT}) | python
+    assert len(specs) == 7 + len(python)
 
 
 def test_the_model_reads_how_the_network_is_reached_if_the_policy_lets_it_connect() -> None:

@@ -167,7 +167,7 @@ async def test_code_whose_call_is_cancelled_is_interrupted(processes: Processes,
         ("import os; os.kill(os.getpid(), 9)", "signalled", "signal 9"),
     ],
 )
-async def test_code_that_ends_its_interpreter_is_told_how_and_the_next_call_has_a_new_one(
+async def test_code_that_ends_its_interpreter_has_an_outcome_that_says_how_and_the_next_call_a_new_one(
     run: Run, code: str, outcome: str, how: str
 ) -> None:
     result = await run(code)
