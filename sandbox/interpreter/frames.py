@@ -116,8 +116,7 @@ class CellFrames:
             raise BadFrames("it sent a frame of an unknown kind")
 
     def _take_begun(self, said: dict[str, Any]) -> None:
-        version = _text(said.get("python"), 20)
-        self.python = f"{version}, IPython" if said.get("ipython") is True else version
+        self.python = _text(said.get("python"), _VALUE_CHARS)
         self.between_bytes = _number(said.get("between_bytes"))
         self.moved = _text(said.get("moved"), 200)
         self.begun = True

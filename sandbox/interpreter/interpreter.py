@@ -55,6 +55,8 @@ _WRITE_LIMIT_BYTES = 512 * 1024
 _BEGIN_LIMIT_S = 60.0
 # How long interrupted code may take to end; then the interpreter is ended.
 _INTERRUPT_LIMIT_S = 3.0
+# A fork bomb does not end with the code that began it.
+_TREE_LIMIT = 64
 _STDERR_BYTES = 2000
 _GONE = "its variables are gone, and the next call starts a new one"
 
@@ -230,11 +232,12 @@ class InterpreterCall:
         return None
 
     async def _interrupt(self) -> bool:
-        """Interrupt the code; return whether it ended."""
+        """Interrupt the code; return whether it ended, and what it started did not get out of hand."""
         try:
             await self.processes.signal(self._id, SIGINT)
             async with asyncio.timeout(_INTERRUPT_LIMIT_S):
-                return await self._receive(lambda frames: frames.done) is None
+                ended = await self._receive(lambda frames: frames.done)
+                return ended is None and (await self.processes.wait(self._id, wait_s=0)).tree <= _TREE_LIMIT
         except (TimeoutError, BadFrames, Conflict, NotFound):
             return False
 
@@ -247,7 +250,10 @@ class InterpreterCall:
         if await self._interrupt():
             return self._result("timed_out", f"{over} and was interrupted; variables are kept")
         await self._remove()
-        over += " and did not stop when it was interrupted: the interpreter was restarted; variables are gone"
+        over += (
+            ", and the code, or what it started, did not stop when it was interrupted: the interpreter was restarted; "
+            "variables are gone"
+        )
         return self._result("timed_out", over)
 
     async def _ended(self, process: Process) -> CellResult:

@@ -44,12 +44,13 @@ class Interpreter:
         self._objects_left_out = 0
         module = types.ModuleType("__main__")
         sys.modules["__main__"] = module
+        self._without = ""
         self._shell: Any = None
         if ipython:
             try:
                 self._shell = IPythonShell(module, self._show)
             except Exception as error:  # of whatever version it is
-                sys.stderr.write(f"IPython is not used, for it does not start: {error!r}\n")
+                self._without = f"without IPython, which does not start: {error!r}"[:300]
         if self._shell is None:
             self._shell = PlainShell(module.__dict__, self._show)
         builtins.input = _no_input
@@ -62,8 +63,8 @@ class Interpreter:
         self._prepare(asked.get("env", {}))
         moved = _leave_removed_directory()
         version = ".".join(map(str, sys.version_info[:3]))
-        ipython = isinstance(self._shell, IPythonShell)
-        self._output.begin(cell, python=version, ipython=ipython, moved=moved)
+        shell = "IPython" if isinstance(self._shell, IPythonShell) else self._without
+        self._output.begin(cell, python=", ".join(filter(None, (version, shell))), moved=moved)
         error = self._run(asked["code"])
         if os.getpid() != self._pid:
             self._end_fork(error)

@@ -116,6 +116,8 @@ class IPythonShell:
     """Runs cells in IPython's shell: with its magics, `!commands`, and displays of any kind."""
 
     def __init__(self, module: types.ModuleType, show: Show) -> None:
+        import tempfile
+
         # Not in every image, and its classes cannot be named before it is imported.
         from IPython.core.displayhook import DisplayHook  # type: ignore[import-not-found,unused-ignore]
         from IPython.core.displaypub import DisplayPublisher  # type: ignore[import-not-found,unused-ignore]
@@ -149,7 +151,8 @@ class IPythonShell:
         config.InteractiveShell.colors = "nocolor"
         config.HistoryManager.enabled = False
         config.HistoryManager.hist_file = ":memory:"
-        self._shell = Shell.instance(config=config, user_module=module)
+        # Not in HOME, which code may not be able to write.
+        self._shell = Shell.instance(config=config, user_module=module, ipython_dir=tempfile.mkdtemp(prefix="ipython-"))
 
     @property
     def count(self) -> int:

@@ -125,8 +125,9 @@ async def test_a_fork_bomb_ends_with_its_time_and_the_sandbox_serves_on(airlock:
     assert result.outcome in {"timed_out", "pids_limit"}, result
     again = await run(airlock, "1 + 1")
     assert again.content == "2", again
-    listed = await airlock.processes("python")
-    assert [one.tree for one in listed.processes] == [1]
+    (listed,) = (await airlock.processes("python")).processes
+    assert listed.tree <= 64
+    assert not (await airlock.call_tool("execute", {"command": "true"}, thread="python")).is_error
 
 
 async def test_a_time_limit_and_a_cancelled_call_interrupt_the_code_and_keep_variables(airlock: Client) -> None:

@@ -482,7 +482,7 @@ async def test_the_command_line_lists_shows_and_ends_processes(pair: Pair, clien
 async def test_the_examples_of_the_page_run(pair: Pair) -> None:
     page = (Path(__file__).parents[3] / "docs" / "processes.md").read_text()
     blocks = re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
-    assert len(blocks) == 3
+    assert len(blocks) == 4
     names: dict[str, Any] = {"address": pair.address, "key": pair.key}
     for block in blocks:
         code = compile(block, "processes.md", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)

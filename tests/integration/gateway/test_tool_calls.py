@@ -182,7 +182,7 @@ async def test_the_command_line_prints_exactly_the_agreed_fields(pair: Pair) -> 
     assert {"call_id", "rule", "reason", "duration_ms"} <= result.keys()
     tools = json.loads(airlock("tool", "list", "--json", env=env).stdout)
     assert {tool["name"] for tool in tools} == {
-        "ls", "read_file", "write_file", "edit_file", "glob", "grep", "execute",
+        "ls", "read_file", "write_file", "edit_file", "glob", "grep", "execute", "execute_python",
     }  # fmt: skip
 
 
