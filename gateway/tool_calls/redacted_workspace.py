@@ -201,13 +201,14 @@ class RedactedWorkspace:
         kept, on_output = KeptRedaction(self.redactor), options.get("on_output")
         live = None if on_output is None else LiveOutput([kept], [on_output])
         options["on_output"] = live
-        cut = True
+        cut = past_live = True
         try:
             done = await self.inner.run_python(code, context=context, **options)
-            cut = done.outcome not in ("completed", "failed")
+            cut = done.outcome not in {"completed", "failed"}
+            past_live = bool(done.left_out_bytes) or _size_bytes(done.output) > options["live_limit_bytes"]
         finally:
             if live is not None:
-                await live.end(cut=cut)
+                await live.end(cut=cut or past_live)
         try:
             output = await redacted_pieces(kept, done.output, cut_end=cut or bool(done.left_out_bytes))
             tail = await redacted_pieces(kept, done.tail, cut_start=True, cut_end=cut)

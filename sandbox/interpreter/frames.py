@@ -19,7 +19,6 @@ from sandbox.interpreter.inside.limits import (
     OUTPUT_LIMIT_BYTES,
     TAIL_BYTES,
     TEXTS_LIMIT_CHARS,
-    WINDOW_BYTES,
 )
 from sandbox.protocols import OutputPiece, OutputStream
 
@@ -28,7 +27,8 @@ _HEADER_LIMIT_BYTES = 96
 # A character takes six bytes at most in JSON; a cell's output twice: what was written between the cells comes first.
 _FRAME_LIMIT_BYTES = max(6 * TEXTS_LIMIT_CHARS + 4096, IMAGES_LIMIT_BYTES)
 _CELL_LIMIT_BYTES = _FRAME_LIMIT_BYTES + IMAGES_LIMIT_BYTES + 2 * OUTPUT_LIMIT_BYTES
-_SKIPPED_LIMIT_BYTES = 4 * WINDOW_BYTES
+# What is left of a cell whose gateway was lost.
+_SKIPPED_LIMIT_BYTES = _CELL_LIMIT_BYTES
 _STREAMS: dict[str, OutputStream] = {"out": "stdout", "err": "stderr"}
 _NAME_CHARS, _VALUE_CHARS, _TRACEBACK_CHARS = 200, 4000, 60_000
 _COUNT_LIMIT = 2**31

@@ -52,7 +52,7 @@ _READ_WAIT_S = 2.0
 _WRITE_WAIT_S = 30.0
 _WRITE_LIMIT_BYTES = 512 * 1024
 # Until the code begins: the start of an interpreter, with IPython and on a busy machine.
-_BEGIN_LIMIT_S = 60.0
+_BEGIN_LIMIT_S = 120.0
 # How long interrupted code may take to end; then the interpreter is ended.
 _INTERRUPT_LIMIT_S = 3.0
 # A fork bomb does not end with the code that began it.

@@ -101,12 +101,7 @@ class Output:
 
     def end(self) -> None:
         """Send what the cell has written until now, and after a gap the end of it."""
-        for stream in (sys.stdout, sys.stderr):
-            try:
-                stream.flush()
-            except Exception:  # the code may have put anything there
-                continue
-        self.drain()
+        self.flush()
         with self._lock:
             if self._tail:
                 self._frames.send("gap", self._cell, b"%d" % (self._left_out_bytes - self._tail_bytes))
@@ -114,6 +109,15 @@ class Output:
                 self._frames.send(kind, self._cell, data)
             self._tail.clear()
             self._cell, self._left_bytes, self._left_out_bytes, self._tail_bytes = "", TAIL_BYTES, 0, 0
+
+    def flush(self) -> None:
+        """Take what the code has written until now."""
+        for stream in (sys.stdout, sys.stderr):
+            try:
+                stream.flush()
+            except Exception:  # the code may have put anything there
+                continue
+        self.drain()
 
     def drain(self) -> None:
         """Read what was written until now; not what is written meanwhile, which may be endless."""

@@ -36,6 +36,7 @@ class Interpreter:
     def __init__(self, frames: Frames, *, ipython: bool) -> None:
         self._frames = frames
         self._output = Output(frames)
+        self.running = threading.Event()
         self._pid = os.getpid()
         self._cell = ""
         self._interruptible = False
@@ -70,6 +71,7 @@ class Interpreter:
             self._end_fork(error)
         self._show_figures()
         self._output.end()
+        self.running.clear()  # before the gateway can know: its next cell may come at once
         self._frames.send_json(
             "done",
             cell,
@@ -108,10 +110,12 @@ class Interpreter:
 
     def _end_fork(self, error: BaseException | None) -> None:
         """End a process that the code forked and that came out of the cell, too: only the first one serves."""
-        if isinstance(error, Exception):  # not for an interrupt, which reached all of them
-            traceback.print_exception(type(error), error, error.__traceback__)
-        sys.stdout.flush()
-        os._exit(0 if error is None else 1)
+        try:
+            if isinstance(error, Exception):  # not for an interrupt, which reached all of them
+                traceback.print_exception(type(error), error, error.__traceback__)
+            sys.stdout.flush()
+        finally:
+            os._exit(0 if error is None else 1)
 
     def _described(self, error: BaseException) -> dict[str, str]:
         try:
@@ -143,9 +147,7 @@ class Interpreter:
             self._objects_left_out += 1
             return
         self._objects_left -= 1
-        for stream in (sys.stdout, sys.stderr):
-            stream.flush()
-        self._output.drain()
+        self._output.flush()
         texts: dict[str, str] = {}
         for media_type in ("text/plain", *TEXTS):
             shown = bundle.get(media_type)
@@ -231,17 +233,16 @@ def main() -> None:
     interpreter = Interpreter(frames, ipython=importlib.util.find_spec("IPython") is not None)
     sys.path.insert(0, "")  # last: until now a json.py of the workspace was not to be ours
     cells: queue.Queue[dict[str, Any] | None] = queue.Queue()
-    running = threading.Event()
 
     def read() -> None:
         with open(asked, "rb") as lines:
             for line in lines:
                 said = json.loads(line)
                 frames.taken(said.get("taken", 0))
-                if "run" in said and running.is_set():
+                if "run" in said and interpreter.running.is_set():
                     frames.send_json("busy", said["run"])
                 elif "run" in said:
-                    running.set()
+                    interpreter.running.set()
                     cells.put(said)
         cells.put(None)
 
@@ -251,4 +252,3 @@ def main() -> None:
         if cell is None:
             return
         interpreter.run(cell)
-        running.clear()

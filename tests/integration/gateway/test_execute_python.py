@@ -34,7 +34,7 @@ async def run(airlock: Client, code: str, *, thread: str = "python", **arguments
     return await airlock.call_tool("execute_python", {"code": code, **arguments}, thread=thread)
 
 
-async def test_variables_stay_and_a_service_gets_the_parts_of_a_result(airlock: Client) -> None:
+async def test_variables_stay_and_a_service_gets_the_parts_of_a_result(airlock: Client, pair: Pair) -> None:
     first = await run(airlock, "import sys\nx = 6\nprint('out')\nprint('err', file=sys.stderr)\nx * 7")
     assert (first.outcome, first.is_error, first.content) == ("completed", False, "out\nerr\n42")
     assert (first.stdout, first.stderr, NEW in first.note) == ("out\n", "err\n", True)
@@ -48,6 +48,12 @@ async def test_variables_stay_and_a_service_gets_the_parts_of_a_result(airlock: 
     assert (failed.outcome, failed.is_error, failed.note) == ("failed", True, "")
     assert failed.content.startswith("Traceback")
     assert failed.structured["error"]["name"] == "ZeroDivisionError"
+    found = pair.home.rows(
+        f"select name, verdict, rule, outcome, is_error from tool_calls where id = '{failed.call_id}'"
+    )
+    assert [tuple(row) for row in found] == [("execute_python", "allow", "python", "failed", 1)]
+    audited = pair.home.rows(f"select tool, verdict, outcome from audit_records where call_id = '{failed.call_id}'")
+    assert [tuple(row) for row in audited] == [("execute_python", "allow", "failed")]
     other = await run(airlock, "x", context="other")
     assert other.structured["error"]["name"] == "NameError"
     names = {one.id.rpartition("-")[2] for one in (await airlock.processes("python")).processes}
@@ -205,6 +211,7 @@ rules:
 
 async def test_code_is_confined_by_the_file_rules_in_force_and_never_by_earlier_ones(tmp_path: Path) -> None:
     home = await asyncio.to_thread(make_home, tmp_path / "home")
+    home.configure(sandbox={"on_stop": "keep", "keep_workspaces": True})
     key = await asyncio.to_thread(home.add_tenant, "a", POLICY.format(writable="src"))
     operator = await asyncio.to_thread(home.make_key, "", "operate")
     write = "open('/workspace/{0}/x', 'w').write('y')"
@@ -222,6 +229,11 @@ async def test_code_is_confined_by_the_file_rules_in_force_and_never_by_earlier_
             assert (changed.content, "file rules have changed" in changed.note) == ("False\n1", True), changed
             refused = await run(airlock, write.format("src"), thread="t")
             assert refused.structured["error"]["name"] == "PermissionError"
+            await run(airlock, "kept = 2", thread="t")
+    with served(home) as gateway:  # finds the sandbox, and in it the interpreter
+        async with Client(gateway.address, key) as airlock:
+            again = await run(airlock, "kept", thread="t")
+            assert (again.content, again.note) == ("2", "")
             await airlock.delete_thread("t")
     assert containers_of(home.instance) == []
 

@@ -15,6 +15,7 @@ from gateway.redaction.redactor import NO_SECRETS, Redactor
 from gateway.tool_calls.redacted_workspace import ProcessReader, RedactedWorkspace
 from gateway.tool_calls.thread_sandbox import ThreadSandbox
 from sandbox.engines.local.local_fs import LocalFS
+from sandbox.interpreter.cell import CellResult
 from sandbox.protocols import ExecResult, OutputPiece, OutputStream, ProcessPage, SpilledOutput
 from tests.examples import examples
 from tests.unit.gateway.redaction.secrets import B64, PEM
@@ -59,6 +60,34 @@ async def test_a_file_of_one_long_line_is_read_by_pages_too(tmp_path: Path) -> N
         for at in range(0, len(text), 20_010)
     ]
     assert b"".join(pages) == await REDACTOR.redact(text)
+
+
+class RunsCode:
+    """A sandbox whose interpreter wrote more than is kept."""
+
+    async def run_python(self, code: str, *, on_output: Any = None, **_: Any) -> CellResult:
+        secret = TOKEN.encode()
+        head, tail = b"a " + secret + b" b " + secret[:20], secret[20:] + b" c"
+        on_output("stdout", head)
+        output, end = (OutputPiece("stdout", head),), (OutputPiece("stdout", tail),)
+        return CellResult("completed", output=output, tail=end, left_out_bytes=5)
+
+
+async def test_a_secret_that_the_gap_in_the_output_of_code_cuts_in_two_is_in_neither_half() -> None:
+    live: list[bytes] = []
+    done = await RedactedWorkspace(cast(ThreadSandbox, RunsCode()), REDACTOR).run_python(
+        "x",
+        interpreter="default",
+        restart=False,
+        timeout_s=1,
+        live_limit_bytes=1000,
+        on_output=lambda _stream, data: live.append(data),
+    )
+    head, tail = (b"".join(piece.data for piece in pieces) for pieces in (done.output, done.tail))
+    assert (b"[redacted github-token]" in head, tail.endswith(b" c")) == (True, True)
+    for text in (head, tail, b"".join(live)):
+        assert TOKEN[4:16].encode() not in text
+        assert TOKEN[24:].encode() not in text
 
 
 class Says:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import json
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sandbox.interpreter import inside
 from sandbox.interpreter.frames import BadFrames, CellFrames
 from sandbox.interpreter.inside.limits import IMAGES_LIMIT_BYTES, OBJECTS_LIMIT, OUTPUT_LIMIT_BYTES, TEXTS_LIMIT_CHARS
 
@@ -72,7 +75,7 @@ def test_what_is_no_frame_or_past_a_bound_is_refused(sent: bytes) -> None:
 
 def test_one_that_never_begins_is_not_read_for_ever() -> None:
     with pytest.raises(BadFrames, match="does not answer"):
-        read(*[frame("out", b"x" * 65_000, "cd34")] * 20)
+        read(*[frame("out", b"x" * 2**20, "cd34")] * 30)
 
 
 def test_figures_and_texts_are_brought_into_bounds() -> None:
@@ -81,6 +84,11 @@ def test_figures_and_texts_are_brought_into_bounds() -> None:
     assert (frames.count, frames.left_out_objects) == (2**31, 0)
     assert frames.error is not None
     assert (len(frames.error.name), frames.error.value, frames.error.traceback) == (200, "", "?")
+
+
+def test_what_runs_in_a_sandbox_is_python_3_8() -> None:
+    for path in Path(inside.__file__).parent.glob("*.py"):
+        ast.parse(path.read_text(encoding="utf-8"), feature_version=(3, 8))
 
 
 @given(st.lists(st.binary(max_size=200), max_size=20))

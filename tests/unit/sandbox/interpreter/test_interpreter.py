@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 
 import pytest
 import pytest_asyncio
@@ -30,7 +31,8 @@ async def processes(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[P
     programs = tmp_path_factory.mktemp("programs")
     python = shutil.which("python3")
     assert python is not None
-    (programs / "python3").write_text(f'#!/bin/sh\nexec {python} -S "$@"\n', encoding="utf-8")
+    script = f'#!/bin/sh\n[ -z "$BROKEN" ] || {{ echo it is broken >&2; exit 9; }}\nexec {python} -S "$@"\n'
+    (programs / "python3").write_text(script, encoding="utf-8")
     (programs / "python3").chmod(0o755)
     engine = MemoryEngine(root=tmp_path_factory.mktemp("engine"))
     path = f"{programs}:/usr/bin:/bin"
@@ -190,6 +192,24 @@ async def test_an_interpreter_that_ended_between_calls_is_replaced_and_the_resul
     assert NEW in said(again)
 
 
+async def test_a_python_that_does_not_start_says_why(run: Run) -> None:
+    result = await run("1", env={"BROKEN": "yes"})
+    assert (result.outcome, result.exit_code) == ("exited", 9)
+    assert "and wrote: it is broken" in said(result)
+
+
+async def test_an_interpreter_that_is_removed_while_code_runs_ends_the_call(run: Run, processes: Processes) -> None:
+    begun = asyncio.Event()
+    running = run("print(1)\nimport time; time.sleep(60)", on_output=lambda *_: begun.set())
+    await begun.wait()
+    await processes.remove((await processes.list()).processes[-1].id)
+    result = await running
+    assert (result.outcome in {"cancelled", "signalled"}, "the next call starts a new one" in said(result)) == (
+        True,
+        True,
+    )
+
+
 async def test_a_forked_copy_of_the_interpreter_ends_with_the_cell(run: Run) -> None:
     result = await run(
         "import os\npid = os.fork()\nif pid == 0:\n    print('child')\nelse:\n    done = os.waitpid(pid, 0)[1]"
@@ -341,6 +361,21 @@ async def test_a_thread_has_so_many_contexts_and_the_error_says_how_to_end_one(p
         assert (await call("more").run()).outcome == "completed"
     finally:
         await asyncio.gather(*(call(name, "", restart=True).run() for name in (*names, "more")))
+
+
+async def test_a_sandbox_that_is_lost_while_code_runs_is_the_outcome(tmp_path: Path) -> None:
+    engine = MemoryEngine(root=tmp_path)
+    sandbox = await engine.create(SandboxSpec("tenant", "lost", "any-image"))
+    begun = asyncio.Event()
+    cell = Cell("print(1)\nimport time; time.sleep(60)")
+    call = InterpreterCall(sandbox.processes, cell, on_output=lambda *_: begun.set())
+    running = asyncio.ensure_future(call.run())
+    await begun.wait()
+    await engine.remove(sandbox.id)
+    result = await running
+    assert result.outcome == "daemon_lost"
+    await call.stop()
+    await engine.close()
 
 
 async def test_nothing_of_an_interpreter_is_kept_in_the_workspace(processes: Processes, run: Run) -> None:
