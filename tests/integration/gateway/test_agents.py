@@ -169,7 +169,7 @@ async def test_a_tenant_can_name_its_own_agents_and_those_of_all_and_no_others(t
                     with pytest.raises(Misconfigured, match="NO_SUCH_KEY"):
                         await ours.start_run("x", thread="t")
                 # Services bring their own loop: the agents' tools are not theirs.
-                assert len(await ours.list_tools()) == 7
+                assert len(await ours.list_tools()) == 8
 
 
 async def test_what_a_policy_denies_is_denied_in_a_subagent_too(tmp_path: Path) -> None:

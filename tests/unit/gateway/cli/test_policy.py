@@ -276,5 +276,6 @@ def test_show_of_a_tenant_is_what_its_file_says_until_something_was_applied(conf
     assert [rule["rule"] for rule in said("show", "--config", config, "--tenant", "default")["rules"]] == [
         "files",
         "any-command",
+        "python",
         "agent-tools",
     ]

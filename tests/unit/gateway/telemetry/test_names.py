@@ -87,7 +87,7 @@ def test_every_metric_is_a_convention_or_our_own_and_has_a_unit_apart_from_its_n
 
 def test_the_tools_with_a_label_are_those_that_airlock_has() -> None:
     everything = {
-        **{name: {} for name in ("filesystem", "bash", "todos", "metadata", "attachments", "tool_registry")},
+        **{name: {} for name in ("filesystem", "bash", "python", "todos", "metadata", "attachments", "tool_registry")},
         "skills": {"paths": ["/workspace/skills"]},
         "subagents": {"definitions": {"reader": READER}},
     }
