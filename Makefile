@@ -1,11 +1,11 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup demo eval test test-models test-all check bench soak fuzz gateway-image proto reference lock clean
+.PHONY: help setup demo eval test test-models test-frameworks test-all check bench soak fuzz gateway-image proto reference lock clean
 
 # Lines that start with "changed:" name what a command changes on this machine. If demo, test or bench had to start an
 # engine, they stop it at their end, also on failure and Ctrl-C. An engine that was already running stays as it was.
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: ## Create .venv, find or start a Docker engine, build the sandbox images
 	@deploy/setup
@@ -24,9 +24,12 @@ test: ## Run every check, and the tests that each change must pass, with real co
 test-models: ## Run the tests against real model servers, which it builds once (ten minutes)
 	@deploy/setup -- sh -c 'deploy/models && deploy/run-tests models'
 
-test-all: ## Run every check and every test, including PostgreSQL, all seeds and shells, gVisor, and model servers
+test-frameworks: ## Run the tests of the adapters, each with its framework in an environment of its own
+	@deploy/setup -- sh -c 'deploy/frameworks/install && deploy/run-tests frameworks'
+
+test-all: ## Run every check and every test, including PostgreSQL, all seeds and shells, gVisor, model servers, frameworks
 	@deploy/test-tools
-	@deploy/setup runtime sandbox sandbox-slim gateway -- sh -c 'deploy/check && { deploy/models || true; } && deploy/run-tests all'
+	@deploy/setup runtime sandbox sandbox-slim gateway -- sh -c 'deploy/check && { deploy/models || true; } && { deploy/frameworks/install || true; } && deploy/run-tests all'
 
 check: ## Check format, lint, types, imports, protos, stubs and reference; needs no engine
 	@deploy/venv

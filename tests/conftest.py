@@ -19,4 +19,6 @@ import tests.examples  # noqa: E402, F401 - registers the profiles
 
 pytest_plugins = ["tests.postgres", "tests.report", "tests.tiers", "tests.workers"]
 
+collect_ignore = ["frameworks"]  # run by the pythons of their own environments: `deploy/run-tests frameworks`
+
 settings.load_profile("quick")  # --hypothesis-profile full: more examples

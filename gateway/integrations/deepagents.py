@@ -1,0 +1,1 @@
+"""`airlock` as a sandbox backend of deepagents."""

@@ -1,0 +1,58 @@
+"""The frameworks whose adapters are tested, and how the scripted model server answers the programs of the page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from agent.models.scripted_model_server import Call, Turn
+
+ROOT = Path(__file__).parents[2]
+
+
+@dataclass(frozen=True)
+class Framework:
+    """A framework; `name` is that of its lock and of its folder of tests.
+
+    `suite` names the framework's own tests, which are in test_suite.py, and `suite_distribution` has their version.
+    `turns` is what the model of the page's program says: at OPENAI_BASE_URL, by chat completions or the Responses API.
+    """
+
+    name: str
+    distribution: str
+    adapter: str
+    suite: str = ""
+    suite_distribution: str = ""
+    turns: Sequence[Turn] = ()
+
+    @property
+    def environment(self) -> Path:
+        return ROOT / ".build" / "frameworks" / self.name
+
+    @property
+    def python(self) -> Path:
+        return self.environment / "venv" / "bin" / "python"
+
+    @property
+    def tests(self) -> Path:
+        return Path(__file__).parent / self.name
+
+
+FRAMEWORKS = (
+    Framework(
+        "deepagents",
+        distribution="deepagents",
+        adapter="deepagents.py",
+        suite="SandboxIntegrationTests",
+        suite_distribution="langchain-tests",
+        turns=[
+            Turn(
+                calls=[
+                    Call("execute", {"command": "seq 1 100 | paste -sd+ | bc || python3 -c 'print(sum(range(101)))'"})
+                ]
+            ),
+            Turn(expect=["5050"], say="The sum is 5050."),
+        ],
+    ),
+)
