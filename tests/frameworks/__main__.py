@@ -35,7 +35,15 @@ async def _run(framework: Framework, env: Mapping[str, str], pytest_options: lis
         types = ("--config-file", _MYPY, "--cache-dir", framework.environment / "mypy", adapter)
         typed = await _exits_0(framework, env, "mypy", *types)
         passed = await _exits_0(
-            framework, {**env, **openai}, "pytest", "--junitxml", junit, *pytest_options, framework.tests
+            framework,
+            {**env, **openai},
+            "pytest",
+            "--rootdir",
+            ROOT,
+            "--junitxml",
+            junit,
+            *pytest_options,
+            framework.tests,
         )
         for failure in model.failures:
             print(f"the scripted model: {failure}")

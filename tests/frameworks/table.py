@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -24,10 +25,12 @@ class Counts:
     passed: int = 0
     failed: int = 0
     skipped: int = 0
+    xfailed: int = 0
 
     def __str__(self) -> str:
-        others = [f"{count} {name}" for name, count in (("failed", self.failed), ("skipped", self.skipped)) if count]
-        return ", ".join([f"{self.passed} of {self.passed + self.failed + self.skipped}", *others])
+        named = {"failed": self.failed, "skipped": self.skipped, "expected to fail": self.xfailed}
+        others = [f"{count} {name}" for name, count in named.items() if count]
+        return ", ".join([f"{self.passed} of {self.passed + sum(named.values())}", *others])
 
 
 @dataclass(frozen=True)
@@ -59,16 +62,17 @@ def _version(framework: Framework, distribution: str) -> str:
 
 
 def _counts(cases: Iterable[ET.Element]) -> Counts:
-    passed = failed = skipped = 0
-    for case in cases:
-        tags = {child.tag for child in case}
-        if tags & {"failure", "error"}:
-            failed += 1
-        elif "skipped" in tags:
-            skipped += 1
-        else:
-            passed += 1
-    return Counts(passed, failed, skipped)
+    counts = Counter(_outcome(case) for case in cases)
+    return Counts(**counts)
+
+
+def _outcome(case: ET.Element) -> str:
+    if case.find("failure") is not None or case.find("error") is not None:
+        return "failed"
+    skipped = case.find("skipped")
+    if skipped is None:
+        return "passed"
+    return "xfailed" if skipped.get("type") == "pytest.xfail" else "skipped"
 
 
 def store(results: Mapping[str, Result]) -> None:
