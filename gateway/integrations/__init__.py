@@ -1,4 +1,12 @@
-"""Adapters for other frameworks, one file each, each an optional extra over the public client.
+"""Adapters for other frameworks, each an optional extra over the public client.
 
-Imports gateway.client, gateway.errors and agent.tools.paths only. Start at `inspect_sandbox.py`.
+    inspect_sandbox.py         a sandbox of inspect-ai
+    deepagents.py              a sandbox backend of deepagents
+    deepagents_operations.py   what it does on a thread
+    openai_agents.py           a sandbox client of the OpenAI Agents SDK
+    openai_agents_commands.py  the commands of its sessions
+    openai_agents_tools.py     a shell and an editor for its agents that have no sandbox
+    adapter.py                 what adapters share
+
+Imports airlock, gateway.client, gateway.errors and agent.tools.paths only. Start at `inspect_sandbox.py`.
 """

@@ -31,8 +31,8 @@ async def _run(framework: Framework, env: Mapping[str, str], pytest_options: lis
     junit.unlink(missing_ok=True)
     async with ScriptedModelServer(framework.turns) as model:
         openai = {"OPENAI_BASE_URL": model.base_url, "OPENAI_API_KEY": "scripted"}
-        adapter = ROOT / "gateway" / "integrations" / framework.adapter
-        types = ("--config-file", _MYPY, "--cache-dir", framework.environment / "mypy", adapter)
+        adapter = (ROOT / "gateway" / "integrations").glob(f"{framework.adapter.removesuffix('.py')}*.py")
+        types = ("--config-file", _MYPY, "--cache-dir", framework.environment / "mypy", *adapter)
         typed = await _exits_0(framework, env, "mypy", *types)
         passed = await _exits_0(
             framework,
@@ -70,7 +70,12 @@ def _run_all(chosen: list[Framework], pytest_options: list[str]) -> tuple[dict[s
         strict = home.add_tenant("strict", _STRICT.read_text(encoding="utf-8"))
         with served(home) as gateway:
             kept = {name: value for name, value in os.environ.items() if not name.startswith(("AIRLOCK_", "OPENAI_"))}
-            given = {"AIRLOCK_ADDRESS": gateway.address, "AIRLOCK_API_KEY": home.key, "AIRLOCK_STRICT_API_KEY": strict}
+            given = {
+                "AIRLOCK_ADDRESS": gateway.address,
+                "AIRLOCK_API_KEY": home.key,
+                "AIRLOCK_STRICT_API_KEY": strict,
+                "AIRLOCK_APPROVER_API_KEY": home.make_key("strict", "approve"),
+            }
             for framework in chosen:
                 print(f"\n{framework.name}", flush=True)
                 if not asyncio.run(_run(framework, {**kept, **given, "NO_PROXY": "127.0.0.1"}, pytest_options)):

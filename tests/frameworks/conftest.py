@@ -36,8 +36,14 @@ def api_key() -> str:
 
 @pytest.fixture(scope="session")
 def strict_key() -> str:
-    """Return a key of the tenant that has the policy strict.yaml; it may also approve."""
+    """Return a key of the tenant that has the policy strict.yaml."""
     return _given("AIRLOCK_STRICT_API_KEY")
+
+
+@pytest.fixture(scope="session")
+def approver_key() -> str:
+    """Return a key of an approver of that tenant."""
+    return _given("AIRLOCK_APPROVER_API_KEY")
 
 
 @pytest.fixture
@@ -46,16 +52,26 @@ def thread() -> str:
     return f"test/{uuid.uuid4().hex}"
 
 
-@pytest.fixture
-def run_program(tmp_path: Path) -> Callable[[str], str]:
-    """Return a function that runs the first Python program of a section of the page, and returns what it printed."""
+@pytest.fixture(scope="session")
+def program_of() -> Callable[[str], str]:
+    """Return a function that returns the first Python program of a section of the page."""
 
-    def run(section: str) -> str:
+    def find(section: str) -> str:
         text = PAGE.read_text(encoding="utf-8").partition(f"\n## {section}\n")[2].partition("\n## ")[0]
         program = re.search(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
         assert program is not None, f"docs/integrations.md has no program under {section!r}"
+        return program[1]
+
+    return find
+
+
+@pytest.fixture
+def run_program(tmp_path: Path, program_of: Callable[[str], str]) -> Callable[[str], str]:
+    """Return a function that runs such a program, and returns what it printed."""
+
+    def run(section: str) -> str:
         done = subprocess.run(
-            [sys.executable, "-c", program[1]],
+            [sys.executable, "-c", program_of(section)],
             cwd=tmp_path,
             capture_output=True,
             text=True,

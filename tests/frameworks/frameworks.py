@@ -15,6 +15,7 @@ ROOT = Path(__file__).parents[2]
 class Framework:
     """A framework; `name` is that of its lock and of its folder of tests.
 
+    `adapter` is its file in gateway/integrations; the names of its other files begin as this one's.
     `suite` names the framework's own tests, which are in test_suite.py, and `suite_distribution` has their version.
     `turns` is what the model of the page's program says: at OPENAI_BASE_URL, by chat completions or the Responses API.
     """
@@ -47,11 +48,16 @@ FRAMEWORKS = (
         suite="SandboxIntegrationTests",
         suite_distribution="langchain-tests",
         turns=[
-            Turn(
-                calls=[
-                    Call("execute", {"command": "seq 1 100 | paste -sd+ | bc || python3 -c 'print(sum(range(101)))'"})
-                ]
-            ),
+            Turn(calls=[Call("execute", {"command": "python3 -c 'print(sum(range(101)))'"})]),
+            Turn(expect=["5050"], say="The sum is 5050."),
+        ],
+    ),
+    Framework(
+        "openai-agents",
+        distribution="openai-agents",
+        adapter="openai_agents.py",
+        turns=[
+            Turn(calls=[Call("exec_command", {"cmd": "python3 -c 'print(sum(range(101)))'"})]),
             Turn(expect=["5050"], say="The sum is 5050."),
         ],
     ),

@@ -4,9 +4,9 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
+from airlock import Client
+from airlock.errors import Unavailable
 
-from gateway.client import Client
-from gateway.errors import Unavailable
 from gateway.integrations.deepagents import AirlockBackend
 
 
@@ -50,14 +50,14 @@ def test_each_denied_file_operation_names_its_rule(strict: AirlockBackend) -> No
 
 
 async def test_a_command_that_needs_an_approval_names_it_and_runs_once_it_is_approved(
-    strict: AirlockBackend, address: str, strict_key: str
+    strict: AirlockBackend, address: str, approver_key: str
 ) -> None:
     command = "python3 -c 'print(6 * 7)'"
     waiting = await strict.aexecute(command)
     assert waiting.exit_code == 126
     assert "ask-python" in waiting.output
     approval_id = next(word for word in waiting.output.split() if word.startswith("apr_"))
-    async with Client(address, strict_key) as approver:
+    async with Client(address, approver_key) as approver:
         await approver.resolve_approval(approval_id, "once")
     assert await strict.aexecute(command) == type(waiting)(output="42\n", exit_code=0)
 
