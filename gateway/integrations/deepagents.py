@@ -10,8 +10,11 @@ import asyncio
 import threading
 import uuid
 from collections.abc import Coroutine
+from concurrent.futures import Future
+from contextlib import suppress
 from typing import Any, Self, TypeVar
 
+from airlock import errors
 from deepagents.backends.protocol import (
     DeleteResult,
     EditResult,
@@ -42,11 +45,27 @@ class _LoopThread:
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
-        threading.Thread(target=self._loop.run_forever, name="airlock", daemon=True).start()
+        self._is_closed = False
+        self._closing = threading.Lock()
+        threading.Thread(target=self._serve, name="airlock", daemon=True).start()
+
+    def _serve(self) -> None:
+        self._loop.run_forever()
+        self._loop.run_until_complete(_end_others())
+        self._loop.close()
+
+    def submit(self, work: Coroutine[Any, Any, T], *, last: bool = False) -> Future[T]:
+        """Start it in the loop; cancelling the future cancels it. Raises ClientClosed after the `last` one."""
+        with self._closing:
+            if self._is_closed:
+                work.close()
+                raise errors.ClientClosed("this backend is closed: create another one")
+            self._is_closed = last
+            return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run it to its end; Ctrl-C cancels it."""
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        future = self.submit(work)
         try:
             return future.result()
         except BaseException:
@@ -55,10 +74,21 @@ class _LoopThread:
 
     async def arun(self, work: Coroutine[Any, Any, T]) -> T:
         """Run it to its end; cancelling the await cancels it."""
-        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
+        return await asyncio.wrap_future(self.submit(work))
 
-    def stop(self) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
+    def close(self, last: Coroutine[Any, Any, None]) -> None:
+        """Run a last coroutine and end the thread; closing again does nothing."""
+        with suppress(errors.ClientClosed):
+            self.submit(last, last=True).result()
+            self._loop.call_soon_threadsafe(self._loop.stop)
+
+
+async def _end_others() -> None:
+    """Cancel what still runs in this loop, so that no thread waits for it."""
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
 
 
 class AirlockBackend(SandboxBackendProtocol):
@@ -76,8 +106,7 @@ class AirlockBackend(SandboxBackendProtocol):
 
     def close(self) -> None:
         """Close the connection. The sandbox stops after its idle timeout; the thread keeps its files."""
-        self._loop.run(self._operations.client.aclose())
-        self._loop.stop()
+        self._loop.close(self._operations.client.aclose())
 
     def __enter__(self) -> Self:
         return self

@@ -47,14 +47,21 @@ async def streams(client: Client, result: ToolResult) -> tuple[bytes, bytes]:
     """Return the output of a command; of a large one, both streams as one. What was not run is explained in stderr."""
     if refused := refusal(result):
         return b"", f"{refused}\n".encode()
-    if result.evicted is None:
-        stdout, notes = result.stdout_bytes, [result.stderr_bytes]
-        if result.exit_code is None:
-            notes += [] if stdout or result.stderr_bytes else [result.content_bytes]
-            notes += [result.note.encode()]
-        return stdout, b"\n".join(filter(None, notes))
-    whole = await whole_output(client, result)
-    return (result.content_bytes, f"{rest_of_output(result)}\n".encode()) if whole is None else (whole.encode(), b"")
+    if result.evicted is not None:
+        whole = await whole_output(client, result)
+        return (
+            (result.content_bytes, f"{rest_of_output(result)}\n".encode()) if whole is None else (whole.encode(), b"")
+        )
+    stdout, stderr = _shown(result)
+    note = b"" if result.exit_code is not None else result.note.encode()
+    return stdout, b"\n".join(filter(None, (stderr, note)))
+
+
+def _shown(result: ToolResult) -> tuple[bytes, bytes]:
+    """Return both streams; what is said in place of them, as of a result that a rule withholds, is in the second."""
+    if result.stdout_bytes or result.stderr_bytes:
+        return result.stdout_bytes, result.stderr_bytes
+    return b"", result.content_bytes
 
 
 @dataclass
@@ -67,7 +74,7 @@ class _Running:
     notify: asyncio.Event = field(default_factory=asyncio.Event)
     task: asyncio.Task[int] | None = None
 
-    def append(self, _stream: str, data: bytes) -> None:
+    def append(self, data: bytes) -> None:
         self.chunks.append(data)
         self.notify.set()
 
@@ -162,11 +169,20 @@ class Commands:
 
     async def _call(self, running: _Running, words: list[str], timeout_s: float | None) -> int:
         """Make a call of `execute`, pass its output on and return the exit code."""
-        result = await self._execute(words, timeout_s, on_output=running.append)
+        given = {"stdout": 0, "stderr": 0}
+
+        def take(stream: str, data: bytes) -> None:
+            given[stream] += len(data)
+            running.append(data)
+
+        result = await self._execute(words, timeout_s, on_output=take)
         refused = refusal(result)
+        # Output is not shown live while a rule of the policy may withhold it.
+        for stream, data in zip(given, () if refused else _shown(result), strict=False):
+            running.append(data[given[stream] :])
         notes = [refused, result.note if result.exit_code is None else "", rest_of_output(result)]
         if said := "\n".join(filter(None, notes)):
-            running.append("stderr", f"{said}\n".encode())
+            running.append(f"{said}\n".encode())
         return NOT_RUN if refused else exit_code_of(result)
 
     async def _follow(self, running: _Running, words: list[str]) -> int:
@@ -176,10 +192,10 @@ class Commands:
             argv = ["sh", "-c", await self._line(words)]
             running.process = (await self.client.start_process(argv, thread=thread, terminal=True)).id
             async for piece in self.client.process_output(thread, running.process, follow=True):
-                running.append("stdout", piece.data)
+                running.append(piece.data)
             ended = await self.client.wait_process(thread, running.process)
         except (errors.PermissionDenied, errors.ApprovalPending) as error:
-            running.append("stderr", f"{error}\n".encode())
+            running.append(f"{error}\n".encode())
             return NOT_RUN
         except errors.AirlockError as error:
             raise ExecTransportError(command=words, cause=error, message=str(error)) from error

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from airlock import Client
-from airlock.errors import Unavailable
+from airlock.errors import ClientClosed, Unavailable
 
 from gateway.integrations.deepagents import AirlockBackend
 
@@ -60,6 +60,23 @@ async def test_a_command_that_needs_an_approval_names_it_and_runs_once_it_is_app
     async with Client(address, approver_key) as approver:
         await approver.resolve_approval(approval_id, "once")
     assert await strict.aexecute(command) == type(waiting)(output="42\n", exit_code=0)
+
+
+def test_a_result_that_a_rule_withholds_is_not_shown(strict: AirlockBackend) -> None:
+    withheld = strict.execute("echo CARD-1234")
+    assert "no-cards" in withheld.output
+    assert "CARD-1234" not in withheld.output
+
+
+def test_secrets_are_redacted_in_output_in_pages_and_in_large_output(backend: AirlockBackend) -> None:
+    token = "ghp_" + "a1B2" * 9
+    backend.upload_files([("/workspace/token.txt", token.encode())])
+    page = backend.read("/workspace/token.txt").file_data
+    large = backend.execute("cat token.txt; yes | head -c 200000; cat token.txt")
+    assert not large.truncated
+    for shown in (backend.execute("cat token.txt").output, (page or {})["content"], large.output):
+        assert "redacted" in shown
+        assert token not in shown
 
 
 def test_a_command_says_how_it_ended(backend: AirlockBackend) -> None:
@@ -181,6 +198,32 @@ def test_a_gateway_that_does_not_answer_is_an_error_and_no_output(api_key: str) 
         backend.execute("true")
     with pytest.raises(Unavailable):
         backend.read("/workspace/a.txt")
+
+
+async def test_a_closed_backend_says_that_it_is_closed(address: str, api_key: str) -> None:
+    backend = AirlockBackend("t1", address=address, api_key=api_key)
+    backend.close()
+    backend.close()
+    for _ in range(2):
+        with pytest.raises(ClientClosed):
+            backend.execute("true")
+        with pytest.raises(ClientClosed):
+            await backend.aexecute("true")
+
+
+def test_closing_ends_a_command_that_another_thread_waits_for(backend: AirlockBackend) -> None:
+    ended = threading.Event()
+
+    def wait() -> None:
+        with pytest.raises(BaseException):  # noqa: B017, PT011 - ClientClosed, or that it was cancelled
+            backend.execute("touch /workspace/began; sleep 60")
+        ended.set()
+
+    threading.Thread(target=wait).start()
+    while not backend.ls("/workspace").entries:
+        time.sleep(0.05)
+    backend.close()
+    assert ended.wait(30)
 
 
 def test_without_a_key_it_says_how_to_make_one(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -200,6 +200,15 @@ async def test_a_command_that_needs_an_approval_names_it_and_runs_once_it_is_app
     assert (await strict.exec(command)).stdout == b"42\n"
 
 
+async def test_a_result_that_a_rule_withholds_is_not_shown_and_others_are(strict: SandboxSession) -> None:
+    assert (await strict.pty_exec_start("echo fine; echo err >&2", yield_time_s=20)).output == b"fine\nerr\n"
+    withheld = await strict.pty_exec_start("echo CARD-1234", yield_time_s=20)
+    once = await strict.exec("echo CARD-1234")
+    for output in (withheld.output, once.stdout + once.stderr):
+        assert b"no-cards" in output
+        assert b"CARD-1234" not in output
+
+
 async def test_another_user_is_refused(session: SandboxSession) -> None:
     with pytest.raises(NotImplementedError, match="one user"):
         await session.exec("id", user="root")
