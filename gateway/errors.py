@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from airlock.errors import AirlockError as AirlockError
 from airlock.errors import AlreadyResolved as AlreadyResolved
 from airlock.errors import ApprovalPending as ApprovalPending
+from airlock.errors import CallFailed as CallFailed
 from airlock.errors import Cancelled as Cancelled
 from airlock.errors import ClientClosed as ClientClosed
 from airlock.errors import Conflict as Conflict
@@ -47,8 +48,8 @@ from airlock.errors import Unavailable as Unavailable
 from airlock.errors import Unrecorded as Unrecorded
 from airlock.errors import WorkspaceNotSaved as WorkspaceNotSaved
 from airlock.errors import WrongEventLoop as WrongEventLoop
+from airlock.errors import WrongProcess as WrongProcess
 from airlock.errors import all_errors as all_errors
-
 from sandbox import errors as theirs
 
 # A subclass precedes its parent. Most have the name that the sandbox's error has.

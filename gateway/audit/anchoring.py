@@ -8,9 +8,9 @@ import subprocess
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 
-from airlock.audit_chain import ChainHead
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from airlock.audit_chain import ChainHead
 from gateway.audit_chain.anchor import Anchor
 from gateway.errors import Unavailable
 from gateway.storage.audit_reader import AuditReader

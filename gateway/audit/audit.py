@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import AsyncIterator, Collection, Sequence
 
 from airlock.audit_chain import AuditRecord, ChainReport, Known
-
 from gateway.errors import NotFound
 from gateway.storage.audit_reader import SLICE, AuditFilter, AuditReader
 from gateway.support.background import pause

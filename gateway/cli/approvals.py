@@ -17,7 +17,6 @@ from gateway.support.printable_text import printable
 
 if TYPE_CHECKING:
     from airlock.approvals import Answer
-
     from gateway.client import Approval, Grant
 
 app = Commands(help="Answer tool calls that wait for an approval.")

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Literal
 
 import typer
-from airlock.audit_chain import AuditRecord, ChainCheck, ChainReport, ExportEnd, Known, compared
 from rich.text import Text
 
+from airlock.audit_chain import AuditRecord, ChainCheck, ChainReport, ExportEnd, Known, compared
 from gateway.cli.command import Commands, GatewayCli, Limit, OfThread, Since, Until, moment_of
 from gateway.cli.printable import Rows, one_line
 from gateway.cli.terminal import EXIT_BAD_NEWS, SafeBytes, SlowWork, fail, out, print_json

@@ -46,9 +46,9 @@ from gateway.errors import AirlockError, Misconfigured, Overloaded, Unavailable
 from sandbox.errors import SandboxError
 
 if TYPE_CHECKING:
-    from airlock.admin import AdminCalls
     from rich.console import RenderableType
 
+    from airlock.admin import AdminCalls
     from gateway.client import Client
     from gateway.config.config import Config
 

@@ -4,9 +4,9 @@ import contextlib
 from collections.abc import AsyncIterator
 from typing import Any, cast
 
-from airlock.admin import AdminCalls
 from structlog.testing import capture_logs
 
+from airlock.admin import AdminCalls
 from gateway.cli.database import local_database, opened_policies
 from gateway.config.config import Config
 from gateway.credentials.caller import CALLER, Caller

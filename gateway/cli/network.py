@@ -25,7 +25,6 @@ from gateway.errors import PermissionDenied, ScopeMissing
 if TYPE_CHECKING:
     from airlock.audit import AuditQuery
     from airlock.audit_chain import AuditRecord
-
     from gateway.client import ProgramResult
 
 _KIND = "connection"

@@ -6,7 +6,6 @@ from dataclasses import asdict
 from typing import Any
 
 from airlock.admin import AdminCalls, PolicyChange
-
 from gateway.cli.command import taken
 from gateway.config.config import Config
 from gateway.errors import Misconfigured, NotFound, PolicyInvalid

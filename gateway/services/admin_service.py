@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 
 from airlock.v1 import admin_service_pb2 as pb
-
 from gateway.credentials.caller import actor
 from gateway.credentials.keys import ACTING_SCOPES, OPERATOR_SCOPES, make_key
 from gateway.data_lifecycle.erasure import TenantAdmin

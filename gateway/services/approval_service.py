@@ -4,7 +4,6 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 from airlock.v1 import approval_service_pb2 as pb
-
 from gateway.approvals.approvals import Approvals
 from gateway.credentials.caller import caller_shown
 from gateway.errors import InvalidArgument, Unavailable

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 from airlock.audit_chain import AuditRecord
 from airlock.v1 import audit_service_pb2 as pb
-
 from gateway.audit.audit import Audit
 from gateway.errors import InvalidArgument, NotFound, Unavailable
 from gateway.services.messages import message, microseconds, paging

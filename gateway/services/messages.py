@@ -6,12 +6,12 @@ import functools
 from collections.abc import AsyncIterator, Awaitable, Mapping
 from typing import Any, TypeVar
 
-from airlock.v1 import process_service_pb2 as pb
 from google.protobuf.descriptor import Descriptor, EnumDescriptor
 from google.protobuf.internal.enum_type_wrapper import EnumTypeWrapper
 from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 
+from airlock.v1 import process_service_pb2 as pb
 from gateway.errors import DeadlineExceeded, Internal, InvalidArgument, PermissionDenied, Unavailable
 from gateway.tool_calls.program_calls import EndedProgram
 from gateway.tool_calls.tool_calls import FinishedToolCall

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import structlog
-from airlock.v1 import process_service_pb2 as pb
 from pydantic import JsonValue
 
 from agent.filesystem import OutputStream
+from airlock.v1 import process_service_pb2 as pb
 from gateway.audit.call_audit import process_entry
 from gateway.errors import AirlockError, Conflict, InvalidArgument, TooLarge
 from gateway.services.messages import ended_message, failure, in_time, process_message, queued

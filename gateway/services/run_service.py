@@ -4,7 +4,6 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 
 from airlock.v1 import run_service_pb2 as pb
-
 from gateway.errors import InvalidArgument
 from gateway.runs.runs import RunRequest, Runs
 from gateway.services.messages import message, microseconds, name_of

@@ -5,9 +5,9 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
-from airlock.v1 import sandbox_service_pb2 as pb
 from google.protobuf.timestamp_pb2 import Timestamp
 
+from airlock.v1 import sandbox_service_pb2 as pb
 from gateway.errors import Cancelled, InvalidArgument, TooLarge, Unavailable
 from gateway.sandboxes.history import HistoryReader
 from gateway.sandboxes.port_forwarding import PIECE_BYTES, ForwardedConnection, PortForwarding

@@ -4,7 +4,6 @@ import json
 from dataclasses import dataclass
 
 from airlock.v1 import thread_service_pb2 as pb
-
 from gateway.runs.threads import Said, Threads, WholeThread
 from gateway.services.messages import message, paging
 from gateway.serving.edge import Authenticator, unary

@@ -5,10 +5,9 @@ import json
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
-from airlock.v1 import tool_service_pb2 as pb
-
 from agent.filesystem import OnOutput
 from agent.state import VerdictKind
+from airlock.v1 import tool_service_pb2 as pb
 from gateway.services.messages import message
 from gateway.serving.edge import Authenticator, deadline_s, streaming, unary
 from gateway.tenancy.tenants import Tenant

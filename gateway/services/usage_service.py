@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 from airlock.v1 import run_service_pb2 as run_pb
 from airlock.v1 import usage_service_pb2 as pb
-
 from gateway.credentials.keys import OPERATE
 from gateway.errors import InvalidArgument, NotFound
 from gateway.services.messages import message, microseconds, name_of, timestamp

@@ -9,11 +9,11 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
-from airlock.v1 import workspace_service_pb2 as pb
 from pydantic import JsonValue
 
 from agent import errors as agent_errors
 from agent.tools.paths import WORKSPACE, resolve
+from airlock.v1 import workspace_service_pb2 as pb
 from gateway.errors import InvalidArgument, InvalidPath, NotFound, TooLarge
 from gateway.services.messages import STALL_LIMIT_S, in_time, message, queued, raise_refused, timestamp
 from gateway.serving.edge import Authenticator, streaming, unary

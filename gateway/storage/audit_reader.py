@@ -3,6 +3,8 @@
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from sqlalchemy import ColumnElement, select
+
 from airlock.audit_chain import (
     COLUMNS,
     MISSING,
@@ -13,8 +15,6 @@ from airlock.audit_chain import (
     ChainReport,
     Known,
 )
-from sqlalchemy import ColumnElement, select
-
 from gateway.storage.queries import Queries, mapped, matching
 from gateway.storage.tables import audit_heads, audit_records, runs, tool_calls
 

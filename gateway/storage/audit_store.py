@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from airlock.audit_chain import PRUNED, START_DIGEST, record_digest
 from pydantic import JsonValue
 from sqlalchemy import Connection, Engine, bindparam, delete, func, insert, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
+from airlock.audit_chain import PRUNED, START_DIGEST, record_digest
 from gateway.storage.database import Database
 from gateway.storage.prepared import Prepared
 from gateway.storage.tables import audit_heads, audit_records

@@ -14,7 +14,6 @@ import shlex
 from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from airlock.v1 import process_service_pb2 as pb
 from pydantic import JsonValue
 
 from agent import errors as agent_errors
@@ -24,6 +23,7 @@ from agent.messages import ToolCall, ToolResult
 from agent.tools.call_events import filtered, output_filters
 from agent.tools.paths import WORKSPACE, resolve
 from agent.tools.tool import ToolContext
+from airlock.v1 import process_service_pb2 as pb
 from gateway.errors import (
     AirlockError,
     DeadlineExceeded,

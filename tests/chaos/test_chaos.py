@@ -18,8 +18,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from airlock.retry import DEFAULT_RETRY
 
+from airlock.retry import DEFAULT_RETRY
 from gateway.client import Client
 from sandbox.engines.docker.container_config import container_name
 from tests.chaos.killer import KINDS, Killer, plan

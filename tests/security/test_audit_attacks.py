@@ -5,9 +5,9 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import asdict
 
 import pytest
-from airlock.audit_chain import NOTHING_KNOWN, START_DIGEST, ChainReport, Known, record_digest
 from sqlalchemy import Connection, delete, insert, select, text, update
 
+from airlock.audit_chain import NOTHING_KNOWN, START_DIGEST, ChainReport, Known, record_digest
 from gateway.storage.audit_reader import AuditReader
 from gateway.storage.audit_store import AuditEntry, AuditStore
 from gateway.storage.database import Database

@@ -1,7 +1,8 @@
 """Approvals and grants in the Python client. Needs an approver's key."""
 
+import inspect
 import json
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
@@ -13,6 +14,9 @@ from airlock.wire import Wire
 
 ApprovalStatus = Literal["pending", "approved", "used", "denied", "expired", "cancelled"]
 Answer = Literal["once", "run", "thread", "deny", "edit"]
+
+CaughtUp = Callable[[], Awaitable[None] | None]
+"""Is called when all pending approvals have been yielded."""
 
 _ANSWERS = {"once": "allow_once", "run": "allow_run", "thread": "allow_thread", "deny": "deny", "edit": "edit"}
 _WORDS = ("", *_ANSWERS)  # by number
@@ -86,7 +90,7 @@ class ApprovalCalls(Wire):
         return _approval((await self._ask(pb.GetApprovalRequest, approval_id=approval_id)).approval)
 
     async def watch_approvals(
-        self, caught_up: Callable[[], None] = lambda: None, *, resume: bool = True
+        self, caught_up: CaughtUp = lambda: None, *, resume: bool = True
     ) -> AsyncIterator[Approval]:
         """Yield the pending approvals, call `caught_up`, then yield each approval that changes, without end.
 
@@ -105,7 +109,8 @@ class ApprovalCalls(Wire):
                     missed = await self._missed(approval_id)
                     if missed is not None and reported.is_news(missed):
                         yield _approval(missed)
-                caught_up()
+                if inspect.isawaitable(taken := caught_up()):
+                    await taken
         raise Unavailable("the gateway ended the stream; watch again when it is back")
 
     async def _missed(self, approval_id: str) -> pb.Approval | None:

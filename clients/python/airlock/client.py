@@ -5,19 +5,28 @@ import contextlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 from airlock.admin import AdminCalls
 from airlock.approvals import ApprovalCalls
 from airlock.audit import AuditCalls
-from airlock.errors import AirlockError, InProgress, Internal, InvalidArgument, Overloaded, Unavailable
-from airlock.files import FileCalls
+from airlock.errors import (
+    AirlockError,
+    ApprovalPending,
+    InProgress,
+    Internal,
+    InvalidArgument,
+    Overloaded,
+    PermissionDenied,
+    Unavailable,
+)
 from airlock.messages import Fields, message, record
 from airlock.ports import PortCalls
-from airlock.processes import OutputText, ProcessCalls
+from airlock.processes import OutputText, ProcessCalls, call_failed
 from airlock.runs import RunCalls
 from airlock.sandboxes import SandboxCalls
 from airlock.threads import ThreadCalls
+from airlock.transfers import TransferCalls
 from airlock.usage import UsageCalls
 from airlock.v1 import tool_service_pb2 as pb
 from airlock.wire import OfCaller, OnOutput, give
@@ -78,6 +87,19 @@ class ToolResult(OutputText):
     def content(self) -> str:
         return self.content_bytes.decode("utf-8", "replace")
 
+    def raise_for_status(self) -> Self:
+        """Return this result of a call that was allowed and succeeded; a command has exited 0.
+
+        Raises PermissionDenied with the `rule`, ApprovalPending with the `approval_id`, and CallFailed.
+        """
+        if self.outcome == "waiting":
+            raise ApprovalPending(self.reason or self.content, approval_id=self.approval_id)
+        if self.outcome == "blocked":
+            raise PermissionDenied(self.reason or self.content, rule=self.rule)
+        if self.is_error or self.exit_code:
+            raise call_failed(self.outcome, self.exit_code, self.stderr or self.content)
+        return self
+
 
 @dataclass(frozen=True)
 class Tool:
@@ -91,7 +113,7 @@ class Tool:
 class Client(
     RunCalls,
     ThreadCalls,
-    FileCalls,
+    TransferCalls,
     ProcessCalls,
     ApprovalCalls,
     AuditCalls,

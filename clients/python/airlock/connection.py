@@ -1,6 +1,8 @@
 """The channel of a client: its TLS, and the event loop that it belongs to."""
 
 import asyncio
+import functools
+import os
 from collections.abc import Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -10,9 +12,19 @@ from typing import Any, Self
 import grpc
 import grpc.aio
 
-from airlock.errors import ClientClosed, Misconfigured, WrongEventLoop
+from airlock.errors import ClientClosed, Misconfigured, WrongEventLoop, WrongProcess
 
 CLOSED = "this client is closed; make another"
+FORKED = (
+    "a client was used before this process was forked, and grpc does not survive that: fork before the first call of "
+    "any client, or start processes with the method `spawn`"
+)
+
+
+@functools.cache
+def _process_of_grpc() -> int:
+    """Return the process in which a client first opened a channel; its children inherit the answer."""
+    return os.getpid()
 
 
 @dataclass(frozen=True)
@@ -72,6 +84,8 @@ class Connection:
         """Return the channel. Raises ClientClosed, and WrongEventLoop in another loop than its own."""
         if self._closed:
             raise ClientClosed(CLOSED)
+        if _process_of_grpc() != os.getpid():
+            raise WrongProcess(FORKED)  # a call would hang, also of another client
         loop = self._checked_loop()
         if self._channel is None:
             self._loop = loop

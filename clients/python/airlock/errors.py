@@ -134,6 +134,10 @@ class StartFailed(AirlockError, code="FAILED_PRECONDITION"):
     """A program could not be started: `details.outcome`, and `details.errno` if the Linux kernel returned one."""
 
 
+class CallFailed(AirlockError, code="FAILED_PRECONDITION"):
+    """A tool call or a program failed, says `raise_for_status()`: `details.outcome`, and any `details.exit_code`."""
+
+
 class ProcessEnded(AirlockError, code="FAILED_PRECONDITION"):
     """The process has ended, or its stdin is closed. For input, `details.taken_bytes` counts what it accepted."""
 
@@ -207,6 +211,10 @@ class ClientClosed(Unavailable):
 
 class WrongEventLoop(AirlockError, code="FAILED_PRECONDITION"):
     """The Python client belongs to the event loop of its first call: create one client for each loop."""
+
+
+class WrongProcess(AirlockError, code="FAILED_PRECONDITION"):
+    """The process was forked after a Python client had connected: fork before the first call, or use `spawn`."""
 
 
 # Not UNAVAILABLE, on which clients retry.

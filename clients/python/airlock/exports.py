@@ -13,6 +13,7 @@ from airlock.connection import Tls as Tls
 from airlock.errors import AirlockError as AirlockError
 from airlock.errors import AlreadyResolved as AlreadyResolved
 from airlock.errors import ApprovalPending as ApprovalPending
+from airlock.errors import CallFailed as CallFailed
 from airlock.errors import Cancelled as Cancelled
 from airlock.errors import ClientClosed as ClientClosed
 from airlock.errors import Conflict as Conflict
@@ -46,6 +47,7 @@ from airlock.errors import Unauthenticated as Unauthenticated
 from airlock.errors import Unavailable as Unavailable
 from airlock.errors import WorkspaceNotSaved as WorkspaceNotSaved
 from airlock.errors import WrongEventLoop as WrongEventLoop
+from airlock.errors import WrongProcess as WrongProcess
 from airlock.files import FileEntry as FileEntry
 from airlock.files import FileKind as FileKind
 from airlock.input import Input as Input
@@ -66,8 +68,11 @@ from airlock.sandboxes import Sandbox as Sandbox
 from airlock.sandboxes import SandboxStats as SandboxStats
 from airlock.sandboxes import SandboxTransition as SandboxTransition
 from airlock.sandboxes import Snapshot as Snapshot
+from airlock.sync_client import SyncClient as SyncClient
+from airlock.sync_client import SyncPortConnection as SyncPortConnection
 from airlock.threads import Attachment as Attachment
 from airlock.threads import Thread as Thread
 from airlock.threads import ThreadMessage as ThreadMessage
+from airlock.transfers import Transfer as Transfer
 from airlock.usage import Usage as Usage
 from airlock.usage import UsageTotal as UsageTotal

@@ -39,9 +39,9 @@ class FileCalls(Wire):
     async def write_file(self, thread: str, path: str, data: Input) -> int:
         """Replace a file atomically and return its size in bytes; a source that raises leaves the old file.
 
-        `data` is bytes, a Path or open binary file of this machine, or an asynchronous iterator of bytes. If the
-        connection breaks it is sent again, except for an iterator or a file that cannot seek. Raises IsADirectory,
-        NoSpace, and OSError for a local file that cannot be read.
+        `data` is bytes, a Path or open binary file of this machine, or an iterator of bytes, also an asynchronous one.
+        If the connection breaks it is sent again, except for an iterator or a file that cannot seek. Raises
+        IsADirectory, NoSpace, and OSError for a local file that cannot be read.
         """
         source = Source(data)
         return await self._again(lambda _: self._written(thread, path, source), safe=source.repeatable)

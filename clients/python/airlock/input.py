@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import io
 import os
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol, Self, cast, runtime_checkable
 
@@ -23,8 +23,8 @@ class BinaryFile(Protocol):
         """Return up to `size` bytes; none at the end of the file."""
 
 
-Input = bytes | bytearray | memoryview | os.PathLike[str] | BinaryFile | AsyncIterable[bytes]
-"""What a stream can be fed with. A file is read in a thread, from its current position to its end."""
+Input = bytes | bytearray | memoryview | os.PathLike[str] | BinaryFile | AsyncIterable[bytes] | Iterator[bytes]
+"""What a stream can be fed with. A file and an iterator are read in a thread, from where they are to their end."""
 
 
 class Source:
@@ -34,10 +34,10 @@ class Source:
         """Raise InvalidArgument for anything that is not Input."""
         if isinstance(data, io.TextIOBase):
             raise InvalidArgument("input: the file is open in text mode; open it in binary mode ('rb')")
-        if not isinstance(data, _BYTES | os.PathLike | AsyncIterable | BinaryFile):
+        if isinstance(data, str) or not isinstance(data, _BYTES | os.PathLike | AsyncIterable | BinaryFile | Iterator):
             raise InvalidArgument(
-                "input: bytes, a pathlib.Path, a file open for reading in binary mode or an asynchronous iterator of "
-                f"bytes is expected, not {type(data).__name__}; encode text, and wrap a file name in Path"
+                "input: bytes, a pathlib.Path, a file open for reading in binary mode or an iterator of bytes is "
+                f"expected, not {type(data).__name__}; encode text, and wrap a file name in Path"
             )
         self._data = data
         self._start = None if isinstance(data, AsyncIterable) else _position(data)
@@ -60,6 +60,8 @@ class Source:
             if isinstance(data, AsyncGenerator):
                 stack.push_async_callback(data.aclose)
             return _of_iterator(data)
+        if not isinstance(data, BinaryFile):
+            return _of_iterator(_in_thread(data))
         if self._start is not None:
             cast(BinaryIO, data).seek(self._start)
         return _of_file(data)
@@ -88,6 +90,11 @@ async def _of_iterator(data: AsyncIterable[bytes]) -> AsyncGenerator[bytes]:
     async for chunk in data:
         async for piece in _of_bytes(chunk):
             yield piece
+
+
+async def _in_thread(data: Iterator[bytes]) -> AsyncGenerator[bytes]:
+    while (piece := await asyncio.to_thread(next, data, None)) is not None:
+        yield piece
 
 
 async def _of_file(file: BinaryFile) -> AsyncGenerator[bytes]:

@@ -12,9 +12,9 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TypedDict, Unpack
+from typing import Self, TypedDict, Unpack
 
-from airlock.errors import Internal, InvalidArgument, Unavailable
+from airlock.errors import CallFailed, Internal, InvalidArgument, Unavailable
 from airlock.input import Input, RequestStream, Source
 from airlock.messages import Fields, message, record
 from airlock.v1 import process_service_pb2 as pb
@@ -23,6 +23,7 @@ from airlock.wire import OfCaller, OnOutput, Wire, give
 # The default for output that is collected in memory.
 _COLLECTED_LIMIT_BYTES = 64 * 1024 * 1024
 _MS_LIMIT = 2**32 - 1
+_SHOWN_CHARACTERS = 1000
 _WAIT_S = 60.0
 
 
@@ -39,6 +40,13 @@ class OutputText:
     @property
     def stderr(self) -> str:
         return self.stderr_bytes.decode("utf-8", "replace")
+
+
+def call_failed(outcome: str, exit_code: int | None, said: str) -> CallFailed:
+    """Return the error of a call that failed; its text ends with the end of what the call said."""
+    details = {"outcome": outcome} | ({} if exit_code is None else {"exit_code": str(exit_code)})
+    end = said.strip()[-_SHOWN_CHARACTERS:]
+    return CallFailed(" ".join(details.values()) + (f": {end}" if end else ""), **details)
 
 
 @dataclass(frozen=True)
@@ -64,6 +72,12 @@ class ProgramResult(OutputText):
     output_bytes: int
     duration_ms: float
     repeated: bool = False
+
+    def raise_for_status(self) -> Self:
+        """Return this result of a program that exited 0. Raises CallFailed for any other."""
+        if self.outcome == "exited" and self.exit_code == 0:
+            return self
+        raise call_failed(self.outcome, self.exit_code, self.message or self.stderr or self.stdout)
 
 
 class ProgramOptions(TypedDict, total=False):
@@ -232,6 +246,27 @@ class ProcessCalls(Wire):
         stdout, stderr = bytes(collected["stdout"]), bytes(collected["stderr"])
         thread = opening.program.thread
         return record(ProgramResult, end, thread=thread, stdout_bytes=stdout, stderr_bytes=stderr)
+
+    async def execute(
+        self,
+        command: str,
+        *,
+        stdin: Input | None = None,
+        output_limit_bytes: int | None = None,
+        on_output: OnOutput | None = None,
+        **options: Unpack[ProgramOptions],
+    ) -> ProgramResult:
+        """Run a command line with /bin/sh, as the tool `execute` does, with input, `cwd` and `env`.
+
+        It is run_program(["/bin/sh", "-c", command]): judged as the command line, and streamed, so its output is never
+        evicted. Raises as run_program.
+        """
+        if not isinstance(command, str):
+            raise InvalidArgument("command: a command line is expected; a list of words is for run_program")
+        line = ["/bin/sh", "-c", command]
+        return await self.run_program(
+            line, stdin=stdin, output_limit_bytes=output_limit_bytes, on_output=on_output, **options
+        )
 
     async def _ran(
         self, opening: pb.RunProgram, stdin: Source | None, take: Callable[[str, bytes], Awaitable[None]]

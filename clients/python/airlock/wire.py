@@ -187,8 +187,12 @@ class Wire(Connection):
     async def _stream(self, method: Any, request: Any, timeout_s: float | None = None) -> AsyncIterator[Any]:
         _check_timeout(timeout_s)
         with self._translated():
-            async for answer in method(request, metadata=with_trace(self._metadata), timeout=timeout_s):
-                yield answer
+            call = method(request, metadata=with_trace(self._metadata), timeout=timeout_s)
+            try:
+                async for answer in call:
+                    yield answer
+            finally:
+                call.cancel()  # if the caller leaves early; does nothing to a call that has ended
 
     async def _resumed(
         self,

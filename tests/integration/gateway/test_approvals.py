@@ -10,9 +10,9 @@ from typing import Any, Self
 
 import grpc.aio
 import pytest
-from airlock.v1 import approval_service_pb2 as pb
 
 from agent.models.scripted_model_server import Call, ScriptedModelServer, Turn
+from airlock.v1 import approval_service_pb2 as pb
 from gateway.client import Client
 from gateway.errors import AlreadyResolved, ApprovalPending, NotFound, ScopeMissing, ThreadBusy
 from gateway.v1 import approval_service_pb2_grpc as grpc_pb

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import grpc.aio
 import pytest
-from airlock.v1 import workspace_service_pb2 as pb
 
+from airlock.v1 import workspace_service_pb2 as pb
 from gateway.client import Client, Conflict, InvalidArgument, InvalidPath, NotADirectory, NotFound, PermissionDenied
 from gateway.v1.workspace_service_pb2_grpc import WorkspaceServiceStub
 from tests.gateway_process import airlock

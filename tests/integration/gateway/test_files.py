@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 
 import grpc.aio
 import pytest
-from airlock.v1 import workspace_service_pb2 as pb
 
+from airlock.v1 import workspace_service_pb2 as pb
 from gateway.client import Client
 from gateway.errors import InvalidArgument, InvalidPath, IsADirectory, NotFound, PermissionDenied
 from gateway.v1.workspace_service_pb2_grpc import WorkspaceServiceStub

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from airlock.v1 import sandbox_service_pb2 as pb
 
+from airlock.v1 import sandbox_service_pb2 as pb
 from gateway.client import (
     Cancelled,
     Client,

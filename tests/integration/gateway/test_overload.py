@@ -12,10 +12,10 @@ from pathlib import Path
 import grpc
 import grpc.aio
 import pytest
-from airlock.v1 import process_service_pb2, tool_service_pb2, workspace_service_pb2
 from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
+from airlock.v1 import process_service_pb2, tool_service_pb2, workspace_service_pb2
 from gateway.client import Client
 from gateway.v1 import process_service_pb2_grpc, tool_service_pb2_grpc, workspace_service_pb2_grpc
 from tests.gateway_process import Home, Served, make_home, served

@@ -20,8 +20,8 @@ from typing import Any
 import grpc
 import grpc.aio
 import pytest
-from airlock.v1 import process_service_pb2 as pb
 
+from airlock.v1 import process_service_pb2 as pb
 from gateway.client import Client
 from gateway.errors import (
     AirlockError,

@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 import yaml
-from airlock import client_span
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from agent.models.scripted_model_server import Call, ScriptedModelServer, Turn
+from airlock import client_span
 from gateway.client import Client
 from gateway.errors import InvalidArgument
 from gateway.telemetry import attributes as a

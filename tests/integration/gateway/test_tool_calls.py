@@ -9,8 +9,8 @@ import time
 
 import grpc.aio
 import pytest
-from airlock.v1 import tool_service_pb2
 
+from airlock.v1 import tool_service_pb2
 from gateway.client import Client
 from gateway.errors import DeadlineExceeded, InvalidArgument, TooLarge
 from gateway.services import messages

@@ -13,9 +13,9 @@ from contextlib import AsyncExitStack, asynccontextmanager, closing
 from pathlib import Path
 
 import pytest
-from airlock import wire as client_wire
 
 from agent.models.scripted_model_server import Call, ScriptedModelServer, Turn
+from airlock import wire as client_wire
 from gateway.client import Client, NotFound, OtherEngine, SandboxBusy, Unavailable
 from tests.docker_state import containers_of, volumes_of
 from tests.gateway_process import Home, Served, airlock, airlock_process, make_home, served

@@ -11,8 +11,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from airlock.audit import AuditQuery
 
+from airlock.audit import AuditQuery
 from gateway.client import Client
 from tests.gateway_process import Home, make_home, served
 

@@ -11,8 +11,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 import trustme
-from airlock.audit import AuditQuery
 
+from airlock.audit import AuditQuery
 from gateway.client import Client
 from tests.gateway_process import Home, make_home, served
 

@@ -7,9 +7,8 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from airlock.audit import AuditQuery
-
 from agent.models.scripted_model_server import Call, ScriptedModelServer, Turn
+from airlock.audit import AuditQuery
 from gateway.client import AuditRecord, Client
 from tests.gateway_process import Home, airlock, make_home, served
 from tests.security.network.loopback_door import echo_bytes

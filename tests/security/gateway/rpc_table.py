@@ -9,6 +9,9 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from google.protobuf.message import Message
+from grpc import StatusCode
+
 from airlock.v1 import admin_service_pb2 as admin
 from airlock.v1 import approval_service_pb2 as approval
 from airlock.v1 import audit_service_pb2 as audit
@@ -19,8 +22,6 @@ from airlock.v1 import thread_service_pb2 as thread
 from airlock.v1 import tool_service_pb2 as tool
 from airlock.v1 import usage_service_pb2 as usage
 from airlock.v1 import workspace_service_pb2 as workspace
-from google.protobuf.message import Message
-from grpc import StatusCode
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,10 @@ from typing import Any
 
 import grpc
 import pytest
+from google.protobuf import descriptor_pool, message_factory
+from google.protobuf.descriptor import FieldDescriptor, MethodDescriptor
+
+from agent.models.scripted_model_server import Call, ScriptedModelServer, Turn
 from airlock.v1 import (  # noqa: F401 - they register what the test walks
     admin_service_pb2,
     approval_service_pb2,
@@ -28,10 +32,6 @@ from airlock.v1 import (  # noqa: F401 - they register what the test walks
     tool_service_pb2,
     workspace_service_pb2,
 )
-from google.protobuf import descriptor_pool, message_factory
-from google.protobuf.descriptor import FieldDescriptor, MethodDescriptor
-
-from agent.models.scripted_model_server import Call, ScriptedModelServer, Turn
 from gateway.client import Client
 from gateway.credentials.keys import ACTING_SCOPES
 from gateway.errors import AirlockError

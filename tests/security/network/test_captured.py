@@ -9,7 +9,6 @@ from contextlib import suppress
 from pathlib import Path
 
 from airlock.audit import AuditQuery
-
 from gateway.client import Client
 from tests.gateway_process import served
 from tests.security.network.capture import captured, needs_capture

@@ -7,7 +7,6 @@ import json
 from pathlib import Path
 
 from airlock.audit import AuditQuery
-
 from gateway.client import Client
 from tests.gateway_process import make_home, served
 from tests.own_files import needs_own_files, seeing

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from airlock.audit import AuditQuery
 
+from airlock.audit import AuditQuery
 from gateway.client import Client, ToolResult
 from tests.gateway_process import Home, Served, make_home, served
 from tests.security.network.loopback_door import WAIT_S, echo_bytes

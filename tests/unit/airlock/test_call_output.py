@@ -8,10 +8,10 @@ from typing import Any
 
 import grpc.aio
 import pytest
-from airlock.v1 import tool_service_pb2 as pb
-from airlock.wire import OnOutput
 from grpc_status import rpc_status
 
+from airlock.v1 import tool_service_pb2 as pb
+from airlock.wire import OnOutput
 from gateway.client import Client, Retry, Unavailable
 from gateway.serving.edge import status_of
 from gateway.v1 import tool_service_pb2_grpc as grpc_pb

@@ -7,9 +7,9 @@ from typing import Any
 
 import grpc.aio
 import pytest
-from airlock.v1 import workspace_service_pb2 as pb
 from grpc_status import rpc_status
 
+from airlock.v1 import workspace_service_pb2 as pb
 from gateway.client import Client, NotFound, Retry, Unavailable
 from gateway.errors import AirlockError
 from gateway.serving.edge import status_of

@@ -7,12 +7,12 @@ from typing import Any
 
 import grpc.aio
 import pytest
-from airlock.v1 import approval_service_pb2 as approvals_pb
-from airlock.v1 import audit_service_pb2 as audit_pb
-from airlock.v1 import process_service_pb2 as pb
 from google.protobuf.timestamp_pb2 import Timestamp
 from grpc_status import rpc_status
 
+from airlock.v1 import approval_service_pb2 as approvals_pb
+from airlock.v1 import audit_service_pb2 as audit_pb
+from airlock.v1 import process_service_pb2 as pb
 from gateway.client import Client, Conflict, Retry, Unavailable
 from gateway.errors import AirlockError, InProgress, NotFound, Overloaded
 from gateway.serving.edge import status_of

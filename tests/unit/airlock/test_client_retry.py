@@ -7,10 +7,10 @@ from typing import Any
 
 import grpc.aio
 import pytest
+
 from airlock.retry import Attempts, RetryBudget
 from airlock.v1 import run_service_pb2 as pb
 from airlock.v1 import thread_service_pb2, tool_service_pb2
-
 from gateway.client import Client, QuotaExceeded, Retry, Unavailable
 from gateway.errors import AirlockError, InProgress, InvalidArgument, NotFound, Overloaded
 from gateway.serving.edge import status_of

@@ -11,8 +11,8 @@ from typing import Any
 
 import grpc
 import pytest
-from airlock.v1 import tool_service_pb2, workspace_service_pb2
 
+from airlock.v1 import tool_service_pb2, workspace_service_pb2
 from gateway.client import Client, ClientClosed, Unavailable, WrongEventLoop
 from gateway.v1 import process_service_pb2_grpc, run_service_pb2_grpc, tool_service_pb2_grpc, workspace_service_pb2_grpc
 

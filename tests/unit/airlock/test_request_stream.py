@@ -11,9 +11,9 @@ from typing import Any
 
 import grpc.aio
 import pytest
-from airlock.v1 import process_service_pb2, workspace_service_pb2
 from grpc_status import rpc_status
 
+from airlock.v1 import process_service_pb2, workspace_service_pb2
 from gateway.client import Client, Input, InvalidArgument, NoSpace, Retry, Unavailable
 from gateway.errors import AirlockError
 from gateway.serving.edge import status_of

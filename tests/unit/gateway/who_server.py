@@ -11,9 +11,9 @@ from typing import Any, cast
 
 import grpc
 import grpc.aio
+
 from airlock.connection import Tls
 from airlock.wire import Secret, Wire
-
 from gateway.config.config import Config
 from gateway.config.model_settings import ModelSettings
 from gateway.identity.auth import authentication

@@ -11,11 +11,11 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from airlock.audit_chain import START_DIGEST, record_digest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from pydantic import ValidationError
 from sqlalchemy import Connection, delete, insert, select, text, update
 
+from airlock.audit_chain import START_DIGEST, record_digest
 from gateway.audit.anchoring import Anchoring, Put, to_command, to_file
 from gateway.audit_chain.anchor import Anchor, known_by
 from gateway.config.operation_settings import AnchorSettings

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from airlock.audit_chain import AuditRecord
 from sqlalchemy import select
 
 from agent.messages import ToolResult
 from agent.tool_call import JudgedCall
 from agent.tools.tool import ToolContext
+from airlock.audit_chain import AuditRecord
 from gateway.config.model_settings import ModelSettings
 from gateway.credentials.caller import CALLER, Caller
 from gateway.errors import Unavailable

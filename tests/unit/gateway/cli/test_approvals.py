@@ -23,8 +23,8 @@ from typing import Any, Self
 
 import grpc
 import pytest
-from airlock.v1 import approval_service_pb2 as pb
 
+from airlock.v1 import approval_service_pb2 as pb
 from gateway.v1 import approval_service_pb2_grpc as grpc_pb
 
 _PATIENCE_S = 60

@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from airlock.audit_chain import AuditRecord, ExportEnd
 from sqlalchemy import text
 from typer.testing import CliRunner
 
+from airlock.audit_chain import AuditRecord, ExportEnd
 from gateway.cli.main import app
 from gateway.client import Client
 from gateway.errors import Unauthenticated

@@ -11,9 +11,9 @@ from typing import Any
 
 import grpc
 import pytest
+
 from airlock.v1 import approval_service_pb2 as pb
 from airlock.v1 import run_service_pb2
-
 from gateway.v1 import approval_service_pb2_grpc as grpc_pb
 from gateway.v1 import run_service_pb2_grpc
 

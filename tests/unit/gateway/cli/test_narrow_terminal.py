@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from airlock.audit_chain import AuditRecord
 from rich.console import RenderableType
 
+from airlock.audit_chain import AuditRecord
 from gateway import __version__
 from gateway.cli.audit import listed
 from gateway.cli.printable import Rows

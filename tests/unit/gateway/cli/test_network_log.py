@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from airlock.audit import AuditQuery
-from airlock.audit_chain import AuditRecord
 from typer.testing import CliRunner
 
+from airlock.audit import AuditQuery
+from airlock.audit_chain import AuditRecord
 from gateway.cli.main import app
 from gateway.client import Client
 

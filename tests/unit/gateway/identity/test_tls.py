@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 import trustme
-from airlock.connection import Tls
 
+from airlock.connection import Tls
 from gateway.config.config import Config
 from gateway.credentials.keys import make_key
 from gateway.errors import Misconfigured, ScopeMissing, Unauthenticated, Unavailable

@@ -9,10 +9,10 @@ from typing import Any, cast
 
 import grpc.aio
 import pytest
-from airlock.v1 import run_service_pb2, thread_service_pb2
 from sqlalchemy import insert, update
 
 from agent.messages import Message, ToolCall
+from airlock.v1 import run_service_pb2, thread_service_pb2
 from gateway.client import Client, InvalidArgument, NotFound, ThreadBusy, TooLarge
 from gateway.config.model_settings import ModelSettings
 from gateway.credentials.caller import Caller

@@ -8,8 +8,8 @@ from typing import Any
 
 import grpc.aio
 import pytest
-from airlock.v1 import approval_service_pb2 as pb
 
+from airlock.v1 import approval_service_pb2 as pb
 from gateway.approvals.approvals import Approvals
 from gateway.client import Client, EditRefused, InvalidArgument, NotFound
 from gateway.config.model_settings import ModelSettings

@@ -9,10 +9,10 @@ from datetime import UTC, datetime, timedelta
 
 import grpc.aio
 import pytest
+
 from airlock.audit import AuditCalls, AuditQuery
 from airlock.retry import Retry
 from airlock.v1 import audit_service_pb2 as pb
-
 from gateway.audit.audit import Audit
 from gateway.config.model_settings import ModelSettings
 from gateway.credentials.caller import Caller

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from airlock.v1 import usage_service_pb2 as pb
 from google.protobuf.timestamp_pb2 import Timestamp
 
+from airlock.v1 import usage_service_pb2 as pb
 from gateway.errors import InvalidArgument
 from gateway.services.messages import microseconds
 

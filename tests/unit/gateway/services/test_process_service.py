@@ -12,11 +12,11 @@ from typing import Any, cast
 import grpc
 import grpc.aio
 import pytest
-from airlock.v1 import process_service_pb2 as pb
 from sqlalchemy import select
 
 from agent.hooks.hook import Hook
 from agent.state import AgentState
+from airlock.v1 import process_service_pb2 as pb
 from gateway.client import Client
 from gateway.config.model_settings import ModelSettings
 from gateway.errors import (

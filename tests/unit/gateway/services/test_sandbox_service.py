@@ -10,8 +10,8 @@ from typing import Any, cast
 import grpc
 import grpc.aio
 import pytest
-from airlock.v1 import sandbox_service_pb2 as pb
 
+from airlock.v1 import sandbox_service_pb2 as pb
 from gateway.client import Client
 from gateway.config.model_settings import ModelSettings
 from gateway.errors import InvalidArgument, NotFound, Unavailable

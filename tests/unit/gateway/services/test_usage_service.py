@@ -8,10 +8,10 @@ from datetime import UTC, datetime, timedelta
 
 import grpc.aio
 import pytest
-from airlock.usage import Usage as Shown
-from airlock.usage import UsageCalls, UsageTotal
 
 from agent.messages import Usage
+from airlock.usage import Usage as Shown
+from airlock.usage import UsageCalls, UsageTotal
 from gateway.config.model_settings import ModelSettings
 from gateway.credentials.caller import Caller
 from gateway.errors import InvalidArgument, NotFound, ScopeMissing

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from airlock.v1 import workspace_service_pb2 as pb
 
+from airlock.v1 import workspace_service_pb2 as pb
 from gateway.errors import InvalidPath, TooLarge
 from gateway.services.workspace_service import _checked, entry_message, judged
 from sandbox.protocols import Entry

@@ -9,9 +9,9 @@ from typing import Any
 import grpc
 import grpc.aio
 import pytest
+
 from airlock.v1 import process_service_pb2, tool_service_pb2
 from airlock.wire import error_of
-
 from gateway.client import Client, InvalidArgument, TooLarge
 from gateway.config.model_settings import ModelSettings
 from gateway.policy.document import PolicyDocument

@@ -13,8 +13,8 @@ from typing import Any
 import grpc
 import grpc.aio
 import pytest
-from airlock import wire
 
+from airlock import wire
 from gateway.serving.listening import server_options
 
 _FASTER = 100

@@ -10,10 +10,10 @@ from typing import Any
 import grpc
 import grpc.aio
 import pytest
-from airlock.v1 import process_service_pb2, run_service_pb2, tool_service_pb2, workspace_service_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1._async import HealthServicer
 
+from airlock.v1 import process_service_pb2, run_service_pb2, tool_service_pb2, workspace_service_pb2
 from gateway.serving.listening import _OFTEN
 from gateway.serving.prefetching_server import PrefetchingServer
 

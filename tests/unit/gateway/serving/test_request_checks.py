@@ -8,15 +8,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import airlock.v1
 import grpc_tools
 import pytest
-from airlock.v1 import approval_service_pb2, audit_service_pb2, run_service_pb2, thread_service_pb2, tool_service_pb2
 from google.protobuf.descriptor import Descriptor, FieldDescriptor, FileDescriptor
 from google.protobuf.timestamp_pb2 import Timestamp
 from google.rpc import error_details_pb2
 from grpc_tools import protoc
 
+import airlock.v1
+from airlock.v1 import approval_service_pb2, audit_service_pb2, run_service_pb2, thread_service_pb2, tool_service_pb2
 from gateway.errors import InvalidArgument
 from gateway.serving.edge import status_of
 from gateway.serving.request_checks import check

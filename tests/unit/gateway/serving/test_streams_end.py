@@ -8,8 +8,8 @@ from pathlib import Path
 
 import grpc.aio
 import pytest
-from airlock.wire import error_of
 
+from airlock.wire import error_of
 from gateway.credentials.keys import make_key
 from gateway.errors import AirlockError, Unauthenticated, Unavailable
 from gateway.identity.call_guard import CallGuard

@@ -9,9 +9,9 @@ from typing import Any
 
 import grpc.aio
 import pytest
-from airlock.v1 import tool_service_pb2
 from grpc_health.v1 import health_pb2_grpc
 
+from airlock.v1 import tool_service_pb2
 from gateway.config.model_settings import ModelSettings
 from gateway.policy.document import PolicyDocument
 from gateway.policy.judge import Policy

@@ -6,10 +6,10 @@ from dataclasses import replace
 from functools import partial
 
 import pytest
-from airlock.audit_chain import START_DIGEST, AuditRecord
 from sqlalchemy import Connection, delete, insert, select, update
 from sqlalchemy.exc import DatabaseError
 
+from airlock.audit_chain import START_DIGEST, AuditRecord
 from gateway.errors import Unavailable
 from gateway.storage.audit_reader import AuditReader
 from gateway.storage.audit_store import AuditEntry, AuditStore

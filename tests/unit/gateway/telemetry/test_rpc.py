@@ -8,11 +8,11 @@ from typing import Any
 
 import grpc.aio
 import pytest
-from airlock.client_span import with_trace
-from airlock.v1 import run_service_pb2
 from opentelemetry import trace
 from opentelemetry.trace import SpanKind
 
+from airlock.client_span import with_trace
+from airlock.v1 import run_service_pb2
 from gateway.errors import NotFound
 from gateway.serving.edge import streaming, unary
 from gateway.telemetry import attributes as a

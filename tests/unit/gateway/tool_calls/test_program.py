@@ -6,10 +6,10 @@ import shlex
 import subprocess
 
 import pytest
-from airlock.v1 import process_service_pb2 as pb
 from hypothesis import given
 from hypothesis import strategies as st
 
+from airlock.v1 import process_service_pb2 as pb
 from gateway.errors import InvalidArgument, InvalidPath, TooLarge
 from gateway.policy.document import PolicyDocument, Rule
 from gateway.policy.judge import Policy

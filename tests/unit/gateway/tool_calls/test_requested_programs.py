@@ -12,9 +12,9 @@ from typing import Any, cast
 import grpc
 import grpc.aio
 import pytest
-from airlock.v1 import process_service_pb2 as pb
 from sqlalchemy import select, update
 
+from airlock.v1 import process_service_pb2 as pb
 from gateway.approvals.approvals import Approvals
 from gateway.client import Client, Process, Retry
 from gateway.config.model_settings import ModelSettings
