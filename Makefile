@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup demo eval test test-models test-frameworks test-all check bench soak fuzz gateway-image proto reference lock clean
+.PHONY: help setup demo eval test test-models test-frameworks test-all check wheel bench soak fuzz gateway-image proto reference lock clean
 
 # Lines that start with "changed:" name what a command changes on this machine. If demo, test or bench had to start an
 # engine, they stop it at their end, also on failure and Ctrl-C. An engine that was already running stays as it was.
@@ -46,6 +46,10 @@ fuzz: ## Send 110,000 hostile inputs to both ends of the channel
 
 gateway-image: ## Build the airlock-gateway image that compose.yaml runs
 	@deploy/setup runtime sandbox sandbox-slim gateway
+
+wheel: ## Build the wheels of the gateway and of the client into .build/wheels
+	@deploy/venv
+	@deploy/wheel
 
 proto: ## Generate the Python stubs from proto/
 	@deploy/venv

@@ -1,6 +1,8 @@
 """Build the Docker images, each only if its inputs have changed.
 
-    .venv/bin/python deploy/images.py runtime sandbox sandbox-slim [gateway]
+    .venv/bin/python deploy/images.py runtime sandbox sandbox-slim [gateway] [--tag TAG]
+
+`airlock images build` runs it too, also where only the wheel is installed (gateway/cli/images.py).
 
 Uses the engine that `docker` reaches. If no registry answers, it makes the base image from the host's own apt sources
 (mmdebstrap). Wheels come through the host's pip, so an index, proxy or certificate that works for .venv works here.
@@ -9,6 +11,7 @@ Prints a line for each image that it builds and nothing for one that is up to da
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import hashlib
 import os
@@ -239,10 +242,10 @@ def _prepare(image: str) -> None:
         shutil.rmtree(ROOT / "build", ignore_errors=True)
 
 
-def _build(image: str, inputs: str) -> None:
+def _build(image: str, name: str, inputs: str) -> None:
     proxies = [name for name in ("http_proxy", "https_proxy", "no_proxy") if name in os.environ]
     _run(
-        *("docker", "build", "--quiet", "--network", "host", "--target", image, "--tag", f"airlock-{image}"),
+        *("docker", "build", "--quiet", "--network", "host", "--target", image, "--tag", name),
         *("--build-arg", f"BASE={BASE}", "--label", f"airlock.inputs={inputs}"),
         *(argument for name in proxies for argument in ("--build-arg", name)),
         ".",
@@ -251,22 +254,33 @@ def _build(image: str, inputs: str) -> None:
     )
 
 
-def main(images: Sequence[str]) -> None:
+def main(images: Sequence[str], tag: str) -> None:
     """Bring the named images up to date."""
+    if shutil.which("docker") is None:
+        raise SystemExit(
+            "building images needs the command `docker`; install it (Debian, Ubuntu: docker.io or docker-cli)"
+        )
+    if _output("docker", "version") is None:
+        raise SystemExit("no Docker engine answers the command `docker`; start one, or set DOCKER_HOST")
     base = _base()
     for image in images:
+        name = f"airlock-{image}:{tag}"
         inputs = _inputs_digest(image, base)
         label = '{{index .Config.Labels "airlock.inputs"}}'
-        if _output("docker", "image", "inspect", "--format", label, f"airlock-{image}") == inputs:
+        if _output("docker", "image", "inspect", "--format", label, name) == inputs:
             continue
-        _say(f"changed: building image airlock-{image}")
-        old = _output("docker", "image", "inspect", "--format", "{{.Id}}", f"airlock-{image}")
+        _say(f"changed: building image {name.removesuffix(':latest')}")
+        old = _output("docker", "image", "inspect", "--format", "{{.Id}}", name)
         _prepare(image)
-        _build(image, inputs)
-        _record(f"airlock-{image}")
+        _build(image, name, inputs)
+        _record(name.removesuffix(":latest"))
         if old is not None:
             _output("docker", "rmi", old)  # fails, as intended, while a container uses it
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    parser = argparse.ArgumentParser()
+    parser.add_argument("images", nargs="+", choices=[*INPUTS])
+    parser.add_argument("--tag", default="latest")
+    arguments = parser.parse_args()
+    main(arguments.images, arguments.tag)

@@ -141,7 +141,7 @@ class Checks:
         for image, role in _IMAGES.items():
             here = image in facts.images
             detail = role if here else f"{role}: missing"
-            self.findings.append(Finding.of(f"image {image}", here, detail, "run `make setup`", "failed"))
+            self.findings.append(Finding.of(f"image {image}", here, detail, "run `airlock images build`", "failed"))
         for runtime, otherwise, fix in _RUNTIMES:
             registered = f"{'' if runtime in facts.runtimes else 'not '}registered with the engine"
             found = Finding.of(f"runtime {runtime}", runtime in facts.runtimes, registered, fix, otherwise)

@@ -62,7 +62,8 @@ async def init(
         f"  export AIRLOCK_API_KEY={made.key}\n",
         f"For approvers, and nothing else:\n\n  {made.approver_key}\n",
         f"For operators (tenants, keys, policies, all audit records):\n\n  {made.operator_key}\n",
-        f"Start the gateway with `airlock serve --config {made.config}`",
+        f"Start the gateway with `airlock serve --config {made.config}`. It needs a Docker engine and the images "
+        "airlock-runtime and airlock-sandbox: `airlock doctor` checks both, `airlock images build` builds the images.",
     )
 
 

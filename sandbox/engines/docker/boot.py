@@ -152,7 +152,7 @@ class Boot:
         if not state["Running"]:
             raise BundleBroken(
                 f"the sandbox daemon exited immediately with code {state['ExitCode']}: image "
-                f"{self._parts.runtime_image!r} may not fit this machine; run `make setup` to rebuild it"
+                f"{self._parts.runtime_image!r} may not fit this machine; run `airlock images build` to rebuild it"
             )
 
 

@@ -361,5 +361,5 @@ def _labelled(labels: Mapping[str, str]) -> dict[str, list[str]]:
 
 
 def _image_missing(name: str) -> ImageMissing:
-    why = f"image {name!r} is not on the engine; run `make setup` for Airlock's own images, or pull it"
+    why = f"image {name!r} is not on the engine; run `airlock images build` for Airlock's own images, or pull it"
     return ImageMissing(why, name)

@@ -74,12 +74,14 @@ def fill_runtime(client: Client, image: str, instance: str) -> config.Runtime:
     try:
         found = docker_requests.inspect_image(client, image)
     except ImageMissing as error:
-        raise ImageMissing(f"runtime image {image!r} is not on the engine: run `make setup` to build it") from error
+        raise ImageMissing(
+            f"runtime image {image!r} is not on the engine: run `airlock images build` to build it"
+        ) from error
     label = found.labels.get(config.COMMAND_LABEL)
     if not label:
         raise SandboxUnavailable(
             f"image {image!r} is not an Airlock runtime, because it has no label {config.COMMAND_LABEL}: run "
-            "`make setup` to build one"
+            "`airlock images build` to build one"
         )
     volume = f"airlock-runtime-{found.id.removeprefix('sha256:')[:12]}"
     if _fill(client, found.id, volume, instance) != own_build():

@@ -62,5 +62,5 @@ def refuse_other_build(build: str) -> None:
         said = "".join(digit for digit in build[:_SHOWN_DIGITS] if digit.isalnum()) or "unknown"
         raise SandboxUnavailable(
             f"the runtime image and this gateway are from different releases (the image's daemon build is {said}, "
-            f"the gateway needs {wanted[:_SHOWN_DIGITS]}): run `make setup` to rebuild it"
+            f"the gateway needs {wanted[:_SHOWN_DIGITS]}): run `airlock images build` to rebuild it"
         )

@@ -53,7 +53,10 @@ def test_doctor_looks_at_what_each_tenant_asks_for(tmp_path: Path) -> None:
         "warning",
         True,
     )
-    assert (findings["tenant own"]["state"], "make setup" in findings["tenant own"]["fix"]) == ("failed", True)
+    assert (findings["tenant own"]["state"], "airlock images build" in findings["tenant own"]["fix"]) == (
+        "failed",
+        True,
+    )
     assert (findings["tenant other"]["state"], "airlock-*" in findings["tenant other"]["fix"]) == ("failed", True)
     if findings["runtime runsc"]["state"] != "ok":
         assert findings["tenant gvisor"]["state"] == "failed"

@@ -49,7 +49,7 @@ async def test_an_engine_that_does_not_answer_is_reported_with_how_to_fix_it(tmp
 
 async def test_a_runtime_image_that_is_not_there_is_said_to_be_made_by_make_setup(tmp_path: Path) -> None:
     engine = DockerEngine(instance=instance_id(), channel_root=tmp_path, runtime_image="no-such-runtime-image")
-    with pytest.raises(ImageMissing, match=r"no-such-runtime-image.*make setup"):
+    with pytest.raises(ImageMissing, match=r"no-such-runtime-image.*airlock images build"):
         await engine.create(spec())
     await engine.close()
 
@@ -140,7 +140,9 @@ async def test_a_runtime_image_of_another_release_is_refused_before_anything_of_
     with runtime_image_like(RUNTIME_IMAGE, {"BUILD": b"0" * 64, "bin/python3": b"never run"}) as image:
         engine = DockerEngine(instance=instance_id(), channel_root=tmp_path, runtime_image=image)
         for ask in (engine.prepare(), engine.create(spec())):
-            with pytest.raises(SandboxUnavailable, match=r"different releases.*build is 000000000000.*make setup"):
+            with pytest.raises(
+                SandboxUnavailable, match=r"different releases.*build is 000000000000.*airlock images build"
+            ):
                 await ask
         assert await engine.owned() == {}
         await engine.close()

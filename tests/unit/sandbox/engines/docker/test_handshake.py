@@ -72,7 +72,7 @@ async def test_a_daemon_of_this_release_is_believed(tmp_path: Path) -> None:
 )
 async def test_a_daemon_of_another_release_is_refused_with_how_to_fix_it(tmp_path: Path, build: str, said: str) -> None:
     async with fake_daemon(tmp_path, saying(build=build)) as daemon:
-        with pytest.raises(SandboxUnavailable, match=r"`make setup`") as refused:
+        with pytest.raises(SandboxUnavailable, match=r"`airlock images build`") as refused:
             await introduced(daemon.channel)
         assert said in str(refused.value)
         assert "\x1b" not in str(refused.value)
