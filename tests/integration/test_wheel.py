@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import time
+import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -66,6 +67,11 @@ def installed(source: Path, directory: Path) -> Installed:
     run(sys.executable, "-m", "venv", made.directory, cwd=directory)
     run(made.python, "-m", "pip", "--disable-pip-version-check", "install", "-q", wheel, cwd=directory)
     return made
+
+
+def dependencies(project: Path) -> list[str]:
+    needed: list[str] = tomllib.loads(project.read_text(encoding="utf-8"))["project"]["dependencies"]
+    return needed
 
 
 @pytest.fixture(scope="module")
@@ -154,8 +160,12 @@ with airlock.SyncClient(os.environ["AIRLOCK_ADDRESS"], os.environ["AIRLOCK_API_K
         print(type(error).__name__)
 print(sorted({"agent", "gateway", "sandbox", "pydantic", "opentelemetry"} & set(sys.modules)))
 """
-        said = run(client.python, "-W", "error", "-c", code, cwd=tmp_path, env=env)
-    assert said.splitlines() == ["from the small client", "NotFound", "[]"]
+        newest = run(client.python, "-W", "error", "-c", code, cwd=tmp_path, env=env)
+        lowest = [one.replace(">=", "==") for one in dependencies(tree / "clients" / "python" / "pyproject.toml")]
+        run(client.python, "-m", "pip", "--disable-pip-version-check", "install", "-q", *lowest, cwd=tmp_path)
+        oldest = run(client.python, "-W", "error", "-c", code, cwd=tmp_path, env=env)
+    assert newest.splitlines() == ["from the small client", "NotFound", "[]"]
+    assert oldest == newest
 
 
 def test_the_doctor_of_the_wheel_says_which_images_a_gateway_needs(gateway: Installed, tmp_path: Path) -> None:

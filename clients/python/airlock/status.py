@@ -40,7 +40,7 @@ class Details:
 def details_of(error: grpc.aio.AioRpcError) -> Details:
     """Return the details of a status; those that cannot be read are empty."""
     trailing: Any = error.trailing_metadata() or ()
-    status = _read("Status", dict(trailing).get(_KEY, b""))
+    status = _read("Status", next((value for key, value in trailing if key == _KEY), b""))
     found = {one.type_url.rpartition(".")[2]: one.value for one in status.details}
     info = _read("ErrorInfo", found.get("ErrorInfo", b""))
     delay = _read("RetryInfo", found["RetryInfo"]).retry_delay if "RetryInfo" in found else None

@@ -300,6 +300,22 @@ def test_a_program_that_closes_nothing_ends(served: tuple[str, Served]) -> None:
     assert python(code, served[0]) == "1 ls\n"
 
 
+def test_ctrl_c_cancels_a_stream(served: tuple[str, Served]) -> None:
+    code = f"""
+import os, signal, threading, airlock
+client = airlock.SyncClient({served[0]!r}, "alk_x")
+stream = client.watch_run("endless")
+print([next(stream).sequence for _ in range(3)])
+threading.Timer(0.2, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+try:
+    next(stream)
+except KeyboardInterrupt:
+    print(next(stream, "ended"), client.call_tool("ls", {{}}).content)
+"""
+    assert python(code, served[0]) == "[1, 2, 3]\nended ls\n"
+    assert served[1].ended.acquire(timeout=30)
+
+
 def test_types_are_those_of_a_client_that_blocks(client: SyncClient) -> None:
     with pytest.raises(Exception), client.forward_port("t", 1) as connection:  # noqa: B017, PT011 - it is not served
         connection.read()
