@@ -10,13 +10,13 @@ from typing import Any, Protocol
 
 import grpc.aio
 import structlog
-from airlock.wire import error_of
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
+from airlock.wire import error_of
 from gateway.config.http_settings import HttpSettings
 from gateway.errors import AirlockError, Internal
 from gateway.http.problems import problem, refusal

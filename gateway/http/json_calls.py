@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import grpc.aio
-from airlock.wire import error_of
 from google.protobuf.descriptor import FileDescriptor
 from grpc.aio import EOF  # type: ignore[attr-defined]  # grpc-stubs do not know it
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 
+from airlock.wire import error_of
 from gateway.errors import AirlockError, InvalidArgument, TooLarge
 from gateway.http.calls import BODY_LIMIT_BYTES, Calls, body_of, metadata_of, origin_of, pieces_of
 from gateway.http.http_rules import HttpRule, Router, rules_of

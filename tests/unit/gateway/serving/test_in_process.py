@@ -11,10 +11,10 @@ from typing import Any
 import grpc
 import grpc.aio
 import pytest
-from airlock.v1 import process_service_pb2, tool_service_pb2
-from airlock.wire import Wire, error_of
 from structlog.testing import capture_logs
 
+from airlock.v1 import process_service_pb2, tool_service_pb2
+from airlock.wire import Wire, error_of
 from gateway.errors import AirlockError, DeadlineExceeded, NotFound, QuotaExceeded, TooLarge, Unauthenticated
 from gateway.http.calls import InProcessClient
 from gateway.identity.principal import CallCredentials
