@@ -14,7 +14,6 @@ from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any, Self, TypeVar
 
-from airlock import errors
 from deepagents.backends.protocol import (
     DeleteResult,
     EditResult,
@@ -30,6 +29,7 @@ from deepagents.backends.protocol import (
 )
 from typing_extensions import override
 
+from airlock import errors
 from gateway.integrations.adapter import (
     connect,
 )

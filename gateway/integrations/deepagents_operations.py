@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from airlock import Client, FileEntry, ToolResult, errors
 from deepagents.backends.protocol import (
     FILE_NOT_FOUND,
     INVALID_PATH,
@@ -42,6 +41,7 @@ from deepagents.backends.utils import (
     normalize_read_bounds,
 )
 
+from airlock import Client, FileEntry, ToolResult, errors
 from gateway.integrations.adapter import (
     NOT_RUN,
     exit_code_of,

@@ -43,9 +43,9 @@ from agents.sandbox.session.pty_types import (
 from agents.sandbox.session.tar_workspace import shell_tar_exclude_args
 from agents.sandbox.snapshot import SnapshotBase, SnapshotSpec, resolve_snapshot
 from agents.sandbox.workspace_paths import sandbox_path_str
-from airlock import Client, errors
 from typing_extensions import override
 
+from airlock import Client, errors
 from gateway.integrations.adapter import connect
 from gateway.integrations.openai_agents_commands import AirlockSandboxSessionState, Commands
 

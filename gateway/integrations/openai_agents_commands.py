@@ -26,8 +26,8 @@ from agents.sandbox.session.pty_types import (
     PtyExecUpdate,
     allocate_pty_process_id,
 )
-from airlock import Client, ToolResult, errors
 
+from airlock import Client, ToolResult, errors
 from gateway.integrations.adapter import NOT_RUN, exit_code_of, refusal, rest_of_output, whole_output
 
 _WORKSPACE = "/workspace"

@@ -11,8 +11,8 @@ from typing import Self
 
 from agents import ApplyPatchOperation, ApplyPatchResult, ShellCommandRequest, ShellResult, apply_diff
 from agents.tool import ShellCallOutcome, ShellCommandOutput
-from airlock import errors
 
+from airlock import errors
 from gateway.integrations.adapter import NOT_RUN, connect, exit_code_of, refusal
 from gateway.integrations.openai_agents_commands import streams
 

@@ -4,9 +4,9 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
+
 from airlock import Client
 from airlock.errors import ClientClosed, Unavailable
-
 from gateway.integrations.deepagents import AirlockBackend
 
 

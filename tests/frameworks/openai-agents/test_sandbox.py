@@ -22,8 +22,8 @@ from agents.sandbox.manifest import Environment
 from agents.sandbox.session import SandboxSession
 from agents.sandbox.snapshot import LocalSnapshotSpec
 from agents.testing import ScriptedModel, assistant_message, function_call
-from airlock import Client
 
+from airlock import Client
 from gateway.integrations.openai_agents import AirlockSandboxClient, AirlockSandboxClientOptions
 
 MANIFEST = Manifest(
