@@ -10,6 +10,7 @@
     endpoint_errors, endpoint_meanings              what an endpoint complains about, what that means, what to change
     chat_request, chat_completions                  chat completions: requests, answers
     responses                                       the Responses API: requests, answers
+    tool_names                                      names of tools as endpoints accept them
     shown_message, provider_data                    attached files in a message; reasoning that an endpoint wants back
     reported_usage, prices                          usage as reported or estimated, and its cost
     model_check                                     `airlock model check`

@@ -2,15 +2,15 @@
 
 import hashlib
 import json
-import re
 from collections.abc import Mapping
 from typing import Any
 
 from agent.hooks.hook import InferenceRequest
-from agent.messages import ToolCall
+from agent.messages import ToolCall, ToolSpec
 from agent.models.provider_data import kept_for
 from agent.models.settings import RequestSettings, ResponseFormat
 from agent.models.shown_message import ShownFile, ShownMessage, shown_messages
+from agent.models.tool_names import wire_name
 
 _USUAL = RequestSettings()
 
@@ -28,9 +28,8 @@ def request_body(
     if settings.prompt_cache == "cache_control":
         _mark_cacheable(messages)
     body: dict[str, Any] = {"model": model, "messages": messages, **_asked(request, settings)}
-    shown = [{name: getattr(tool, name) for name in ("name", "description", "parameters")} for tool in request.tools]
-    if shown:
-        body["tools"] = [{"type": "function", "function": tool} for tool in shown]
+    if request.tools:
+        body["tools"] = [{"type": "function", "function": shown_function(tool)} for tool in request.tools]
     return {**body, **settings.extra}
 
 
@@ -49,7 +48,7 @@ def _asked(request: InferenceRequest, settings: RequestSettings) -> dict[str, An
         "prompt_cache_key": cache_key(request.thread) if settings.prompt_cache == "prompt_cache_key" else None,
     }
     if request.tools:  # endpoints refuse these without tools
-        asked["tool_choice"] = choice if named else {"type": "function", "function": {"name": choice}}
+        asked["tool_choice"] = choice if named else {"type": "function", "function": {"name": wire_name(str(choice))}}
         asked["parallel_tool_calls"] = settings.parallel_tool_calls
     return {name: value for name, value in asked.items() if value is not None}
 
@@ -115,10 +114,14 @@ def _call(call: ToolCall) -> dict[str, Any]:
     return {"id": call.id, "type": "function", "function": sent_function(call)}
 
 
+def shown_function(tool: ToolSpec) -> dict[str, Any]:
+    """Return what a model is shown of a tool."""
+    return {"name": wire_name(tool.name), "description": tool.description, "parameters": tool.parameters}
+
+
 def sent_function(call: ToolCall) -> dict[str, str]:
     """Return a call's name and arguments as endpoints accept them.
 
     They refuse a name that the model made up, and broken JSON, which the call's result quotes.
     """
-    name = re.sub(r"[^a-zA-Z0-9_-]", "_", call.name)[:64] or "_"
-    return {"name": name, "arguments": "{}" if call.arguments is None else json.dumps(call.arguments)}
+    return {"name": wire_name(call.name), "arguments": "{}" if call.arguments is None else json.dumps(call.arguments)}

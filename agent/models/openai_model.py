@@ -31,6 +31,7 @@ from agent.models.model import OnDelta
 from agent.models.prices import Prices
 from agent.models.reported_usage import usage_of
 from agent.models.settings import Api, Connection, MaxTokensName, RequestSettings
+from agent.models.tool_names import with_own_names
 from agent.state import ModelResponse
 
 Gathered = chat_completions.Gathered | responses.Gathered
@@ -231,7 +232,7 @@ class OpenAIModel:
                     f"{gathered.reasoning_chars:,} characters of reasoning and no answer ({given})"
                 )
             raise self._endpoint.nonsense(f"an empty answer ({given})")
-        message = gathered.message(self._provider)
+        message = with_own_names(gathered.message(self._provider), request.tools)
         if request.tools and not message.tool_calls and reason != "length" and is_call(message.content):
             raise self._endpoint.nonsense(f"a tool call as text: {plain(message.content)!r}")
         if gathered.refused and not message.tool_calls:

@@ -14,12 +14,13 @@ from agent.frozen import storable_text
 from agent.hooks.hook import InferenceRequest
 from agent.messages import Message, ToolCall
 from agent.models.chat_completions import call_ids
-from agent.models.chat_request import cache_key, response_format, sent_function
+from agent.models.chat_request import cache_key, response_format, sent_function, shown_function
 from agent.models.endpoint_errors import UnusableAnswer
 from agent.models.model import Arrived
 from agent.models.provider_data import LIMIT_CHARS, json_chars, kept, kept_for
 from agent.models.settings import RequestSettings
 from agent.models.shown_message import ShownFile, ShownMessage, shown_messages
+from agent.models.tool_names import wire_name
 from agent.tools.intake import ArgumentReader
 
 _USUAL = RequestSettings()
@@ -56,11 +57,7 @@ def request_body(
         body["include"] = ["reasoning.encrypted_content"]
     if request.tools:
         # A schema is strict here unless the request says otherwise, and then may have no optional argument.
-        body["tools"] = [
-            {"type": "function", "name": tool.name, "description": tool.description, "parameters": tool.parameters}
-            | {"strict": False}
-            for tool in request.tools
-        ]
+        body["tools"] = [{"type": "function", **shown_function(tool), "strict": False} for tool in request.tools]
     # So that {"reasoning": {"summary": "auto"}} does not replace the effort.
     joined = {
         name: {**body[name], **value}
@@ -83,8 +80,8 @@ def _asked(request: InferenceRequest, settings: RequestSettings) -> dict[str, An
     }
     if request.tools:
         choice = settings.tool_choice
-        named = choice in (None, "auto", "none", "required")
-        asked["tool_choice"] = choice if named else {"type": "function", "name": choice}
+        named = choice is None or choice in ("auto", "none", "required")
+        asked["tool_choice"] = choice if named else {"type": "function", "name": wire_name(choice or "")}
         asked["parallel_tool_calls"] = settings.parallel_tool_calls
     return {name: value for name, value in asked.items() if value is not None}
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol, get_type_hints, overload
 
-from pydantic import BaseModel, ConfigDict, create_model
+from pydantic import BaseModel, ConfigDict, JsonValue, RootModel, create_model
 from pydantic.errors import PydanticUserError
 from pydantic_core import to_json
 
@@ -64,6 +64,13 @@ class ToolArguments(BaseModel):
     """Base class for arguments that refuse unknown names."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class JsonArguments(RootModel[dict[str, JsonValue]]):
+    """Base class for arguments that a JSON Schema describes: they are judged and taken as they were sent.
+
+    A subclass returns the schema from `model_json_schema` and checks arguments in a validator.
+    """
 
 
 @dataclass(frozen=True)

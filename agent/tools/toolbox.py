@@ -19,7 +19,7 @@ from agent.errors import InvalidPath, Withheld
 from agent.messages import ToolCall, ToolResult, ToolSpec
 from agent.tool_call import JudgedCall
 from agent.tools.paths import resolve
-from agent.tools.tool import Tool, ToolContext
+from agent.tools.tool import JsonArguments, Tool, ToolContext
 
 _log = logging.getLogger(__name__)
 _SHOWN_PROBLEMS = 10
@@ -165,6 +165,8 @@ def _as_json(value: Any) -> Any:
 
     It looks at the attributes: a serializer of the model could show policy something else than the tool is given.
     """
+    if isinstance(value, JsonArguments):
+        return _as_json(value.root)
     if isinstance(value, BaseModel):
         names = [*type(value).model_fields, *(value.model_extra or ())]
         return {name: _as_json(getattr(value, name)) for name in names if name in value.model_fields_set}
