@@ -277,7 +277,7 @@ class Rule(Condition):
     """One rule. Without `paths` it is about every path, without `argv` about every command line, opaque ones too."""
 
     id: RuleId = Field(description="The name that decisions give, once in a file.")
-    tools: Tools = Field(description="The tools it is about: of files, or execute, or connect, or an agent's own.")
+    tools: Tools = Field(description="The tools it is about: of files, execute, connect, an agent's own, SERVER/TOOL.")
     effect: Literal["allow", "ask", "deny"] = Field(description="The strictest of the rules that match wins.")
     reason: Text = Field(description="Why, in words for the model and for who is asked.")
     mode: Literal["enforce", "shadow"] = Field(
@@ -311,7 +311,10 @@ class Rule(Condition):
                 )
             own = self.given() | (self.unless.given() if self.unless else frozenset())
             if own - {"time", "when"} or self.examples != Examples():
-                raise ValueError("the agent's own tools have time and when only: leave out the rest, and examples")
+                raise ValueError(
+                    "the agent's own tools, and those of MCP servers, have time and when only: leave out the rest, and "
+                    "examples"
+                )
         for alone in ("execute", CONNECT):
             if alone in self.tools and len(set(self.tools)) > 1:
                 raise ValueError("a rule is about execute, about connect or about file tools; write two rules")

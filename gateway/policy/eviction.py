@@ -9,7 +9,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from gateway.policy.fields import FILE_TOOLS, Section
 
-_TOOL_NAME = re.compile(r"[A-Za-z0-9._-]{1,128}")
+_TOOL_NAME = re.compile(r"[A-Za-z0-9._/-]{1,128}")
 
 # What the daemon shows of output that it evicts; it refuses more (sandbox/daemon/programs/exec_request.py).
 _EXCERPT_LIMIT_CHARS = 100_000
@@ -38,7 +38,7 @@ def _evicting_tool(tool: str) -> str:
     if tool in FILE_TOOLS:
         raise ValueError(f"{tool} is never evicted, its results come in pages; name execute or a tool of the agent's")
     if not _TOOL_NAME.fullmatch(tool):
-        raise ValueError(f"{tool[:128]!r} is not the name of a tool: 1 to 128 letters, digits, '.', '_' or '-'")
+        raise ValueError(f"{tool[:128]!r} is not the name of a tool: 1 to 128 letters, digits, '.', '_', '-' or '/'")
     return tool
 
 

@@ -13,7 +13,7 @@ from gateway.policy.cover import ArgvWord, ArgvWords, shown_word
 from gateway.policy.decision import Facts
 from gateway.policy.document import Condition, PolicyDocument, Rule
 from gateway.policy.expressions import ExpressionError
-from gateway.policy.fields import SizeRange, TimeWindow
+from gateway.policy.fields import SizeRange, TimeWindow, rules_of
 from gateway.policy.hosts import address_of, compile_host, shown_endpoint
 from gateway.policy.parts import Part, cut
 from gateway.policy.scoped_rule import scoped_in_both
@@ -54,7 +54,8 @@ def near_misses(
     for part in cut(tool, arguments, effects=by_reading, redirects=by_reading).parts:
         for placed in rules:
             tools = placed.rule.tools
-            if part.tool not in tools and not (part.of_command and "execute" in tools and not placed.rule.given()):
+            named = not set(rules_of(part.tool)).isdisjoint(tools)
+            if not named and not (part.of_command and "execute" in tools and not placed.rule.given()):
                 continue
             failures = list(_failures(placed.rule, part, call))
             if len(failures) == 1:

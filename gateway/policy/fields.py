@@ -12,7 +12,8 @@ from types import MappingProxyType
 from typing import Annotated, Any, Literal, get_args
 from zoneinfo import ZoneInfo
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
+from pydantic_core import PydanticKnownError
 
 from gateway.policy.expressions import compile_expression
 from gateway.policy.globs import compile_glob
@@ -50,7 +51,35 @@ AgentTool = Literal[
 """What capabilities bring along. All but execute_python touch nothing but the run's own state."""
 AGENT_TOOLS: frozenset[str] = frozenset(get_args(AgentTool))
 
-ToolName = Literal["ls", "read_file", "write_file", "edit_file", "glob", "grep", "execute", "connect", AgentTool]
+_OwnTool = Literal["ls", "read_file", "write_file", "edit_file", "glob", "grep", "execute", "connect", AgentTool]
+_SERVER_TOOL = r"^[a-z0-9]+(?:[_-][a-z0-9]+)*/(?:\*|[A-Za-z0-9_./-]+)$"
+_SERVER_TOOL_FORM = re.compile(_SERVER_TOOL)
+_LIMIT_TOOL_CHARS = 128
+
+
+def _named_tool(name: str) -> str:
+    if name in _OWN_TOOLS or (len(name) <= _LIMIT_TOOL_CHARS and _SERVER_TOOL_FORM.fullmatch(name)):
+        return name
+    expected = ", ".join(map(repr, (*_OWN_TOOLS, "SERVER/TOOL"))) + " or 'SERVER/*'"
+    raise PydanticKnownError("literal_error", {"expected": expected})
+
+
+_OWN_TOOLS: tuple[str, ...] = get_args(_OwnTool)
+ToolName = Annotated[
+    str,
+    AfterValidator(_named_tool),
+    WithJsonSchema({"anyOf": [{"type": "string", "enum": [*_OWN_TOOLS]}, {"type": "string", "pattern": _SERVER_TOOL}]}),
+]
+"""A tool; one of an agent's MCP server is `server/tool`, and `server/*` is all of that server's."""
+
+
+def rules_of(tool: str) -> tuple[str, ...]:
+    """Return the names by which rules are about a tool."""
+    tool = JUDGED_AS.get(tool, tool)
+    server, slash, name = tool.partition("/")
+    return (tool, f"{server}/*") if slash and name != "*" else (tool,)
+
+
 _TOOL_SETS = {"read": ("ls", "read_file", "glob", "grep"), "write": ("write_file", "edit_file")}
 
 _METHOD = re.compile(r"[A-Z][A-Z0-9_-]*")

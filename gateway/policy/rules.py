@@ -17,6 +17,7 @@ from gateway.policy.certainty import PERHAPS, YES, Certainty
 from gateway.policy.conditions import CompiledRule, compile_rule
 from gateway.policy.decision import Layer
 from gateway.policy.document import Rule
+from gateway.policy.fields import rules_of
 from gateway.policy.globs import LIMIT_PATH_BYTES, PathGlob, ancestors, compile_glob, read_glob
 from gateway.policy.globs_cover import covers, may_meet
 from gateway.policy.hosts import HostPattern, address_of, compile_host
@@ -186,7 +187,12 @@ class RuleIndex:
     tools: dict[str, ToolRules]
 
     def of(self, tool: str) -> ToolRules:
-        return self.tools.get(tool, _NO_RULES)
+        if "/" not in tool:
+            return self.tools.get(tool, _NO_RULES)
+        found = [self.tools[name] for name in rules_of(tool) if name in self.tools]
+        if len(found) < 2:
+            return found[0] if found else _NO_RULES
+        return ToolRules([rule for rules in found for rule in rules.general])  # tools of servers have no other rules
 
 
 def compile_rules(rules: Iterable[Rule], layer: Layer = "tenant", *, first: int = 0) -> RuleIndex:

@@ -21,7 +21,7 @@ from agent.hooks.hook import Hook, NextToolUse, OutputFilter
 from agent.messages import Evicted, ToolResult
 from agent.state import AgentState, ToolExecution, Verdict
 from gateway.policy.document import PolicyDocument, ResultRule
-from gateway.policy.fields import EXECUTE_PYTHON, JUDGED_AS
+from gateway.policy.fields import EXECUTE_PYTHON, rules_of
 from gateway.policy.regexes import compile_regex
 from gateway.redaction.command_output import LiveRedaction
 from gateway.redaction.finders import RedactionFailed
@@ -141,7 +141,7 @@ def _is_in(data: bytes, rule: ResultRule) -> bool:
 
 
 def _is_about(rule: ResultRule, tool: str) -> bool:
-    return rule.tools is None or JUDGED_AS.get(tool, tool) in rule.tools
+    return rule.tools is None or not set(rules_of(tool)).isdisjoint(rule.tools)
 
 
 def _is_against(rule: ResultRule, result: ToolResult) -> bool:
