@@ -96,6 +96,11 @@ class Credentials:
             if one.is_for(caller)
         }
 
+    def placeholder(self, name: str, caller: Caller) -> tuple[str, str] | None:
+        """Return the header and the placeholder of the credential of this name; None where it is not for the caller."""
+        found = (one for one in self._all if one.settings.name == name and one.is_for(caller))
+        return next(((one.settings.header, one.placeholder) for one in found), None)
+
     def opens(self, host: str, port: int) -> bool:
         """Return whether TLS to a canonical host is to be opened, because a credential is bound to it."""
         return any(one.is_bound_to(Origin("https", host, port)) for one in self._all)

@@ -26,7 +26,8 @@ from gateway.network.connection_records import ConnectionRecords
 from gateway.network.decision import CallUnderWay, ConnectionPolicy, Target
 from gateway.network.http_request import refusal
 from gateway.network.opening import TRUST_FILES, Opening
-from gateway.network.outgoing import Outgoing
+from gateway.network.outgoing import Exits, Outgoing
+from gateway.network.own_connections import OwnConnections
 from gateway.policy.judge import Policy
 from gateway.storage.approval_store import ApprovalStore
 from gateway.storage.entities import Thread
@@ -144,7 +145,10 @@ class Door:
         return Outgoing(target, call, self.policy, self.records.opened, tuple(others))
 
     def outgoing(self, target: Target, task: asyncio.Task[None] | None) -> Outgoing:
-        one = self.request(target)
+        return self.admit(self.request(target), task)
+
+    def admit(self, one: Outgoing, task: asyncio.Task[None] | None) -> Outgoing:
+        """Count a connection from now on. Over a limit it is refused already."""
         self._counted.add(one)
         self.shared.open += 1
         if task is not None:
@@ -158,8 +162,11 @@ class Door:
             over = f"{limits.connections_per_minute} connections were made within a minute"
         if over:
             reason = f"the limit of the policy's network section is reached: {over}"
-            one.refuse(refusal(429, "too_many_connections", reason, target))
+            one.refuse(refusal(429, "too_many_connections", reason, one.target))
         return one
+
+    def opened(self, one: Outgoing) -> None:
+        self.records.opened(one)
 
     def ended(self, one: Outgoing) -> None:
         self._open.pop(one, None)
@@ -246,15 +253,19 @@ class Door:
                 log.warning("a connection of tool code is lost", sandbox=self.sandbox.id, error=str(error))
                 await asyncio.sleep(_ACCEPT_AGAIN_S)
                 continue
-            serving = self._begin(self._serve(connection))
-            self._serving.add(serving)
-            serving.add_done_callback(self._serving.discard)
+            self.begin(connection, self)
             await asyncio.sleep(0)  # it comes first
 
-    async def _serve(self, connection: socket.socket) -> None:
+    def begin(self, connection: socket.socket, exits: Exits) -> None:
+        """Serve a connection to its end."""
+        serving = self._begin(self._serve(connection, exits))
+        self._serving.add(serving)
+        serving.add_done_callback(self._serving.discard)
+
+    async def _serve(self, connection: socket.socket, exits: Exits) -> None:
         CURRENT_TENANT.set(self.policy.thread.tenant)
         try:
-            await serve(connection, self)
+            await serve(connection, exits)
         except Exception:
             log.exception("a connection of tool code failed", sandbox=self.sandbox.id)
 
@@ -356,13 +367,24 @@ class ThreadNetwork:
         if door is None:
             yield entered
             return
-        call_id, events = ("", None) if context is None else (context.call_id, context.get(EVENTS))
-        call = CallUnderWay(call_id, self.run_id, self.agent, command=command, events=events or discard)
+        call = self._call(context, command)
         try:
             async with door.entered(call) as entered.environment:
                 yield entered
         finally:
-            entered.refusals = door.notes(call_id)
+            entered.refusals = door.notes(call.call_id)
+
+    async def own(self, sandbox: Sandbox, context: CallContext | None, tool: str) -> OwnConnections | None:
+        """Return the connections of the gateway itself for a call of a tool; None where the policy lets none pass.
+
+        Raises SandboxError.
+        """
+        door = await self.doors.of(sandbox, self.thread, self.policy)
+        return None if door is None else OwnConnections(door, replace(self._call(context, ""), tool=tool))
+
+    def _call(self, context: CallContext | None, command: str) -> CallUnderWay:
+        call_id, events = ("", None) if context is None else (context.call_id, context.get(EVENTS))
+        return CallUnderWay(call_id, self.run_id, self.agent, command=command, events=events or discard)
 
 
 @asynccontextmanager

@@ -139,6 +139,12 @@ class ThreadSandbox:
                 )
             yield sandbox
 
+    @asynccontextmanager
+    async def leased(self) -> AsyncIterator[Sandbox]:
+        """Keep the sandbox leased, made or started as for a call. Raises SandboxError."""
+        async with await self._lease() as sandbox:
+            yield sandbox
+
     async def prepare(self) -> str:
         """Have the sandbox, made or started as for a call; return its id."""
         async with await self._lease() as sandbox:
