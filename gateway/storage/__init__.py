@@ -18,6 +18,7 @@ Threads and runs:
 Tenants:
     key_store                           API keys, and the runs that a key started
     policy_store, quota_store           versions of policies; use of quotas
+    mcp_pin_store                       which tools of MCP servers were accepted, and which were seen
     approval_store                      approvals and grants
     audit_store, audit_reader           the audit chains, written and read
     connection_store                    the connections of sandboxes that are open, and their records

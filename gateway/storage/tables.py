@@ -352,6 +352,17 @@ open_connections = Table(
     "open_connections", metadata, *_key("id"), *_columns(String(64), "tenant", "gateway"), *_columns(Text(), "entry")
 )
 
+# The tools of an agent's MCP servers, as JSON: those that were accepted, and those that were seen last.
+mcp_pins = Table(
+    "mcp_pins",
+    metadata,
+    *_key("tenant", "agent", "server"),
+    *_columns(Text(), "pinned", "seen", "left_out"),
+    *_columns(String(64), "pinned_digest", "seen_digest"),
+    Column("pinned_by", String(256), nullable=False),
+    *_columns(BigInteger(), "pinned_us", "seen_us"),
+)
+
 # A tenant's number of threads, and its stored bytes: of its rows' long texts, and 256 per row. Triggers maintain it
 # (triggers.py), so it is always exact.
 storage_use = Table("storage_use", metadata, *_key("tenant"), *_columns(BigInteger(), "threads", "bytes"))
