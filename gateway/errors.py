@@ -32,6 +32,7 @@ from airlock.errors import NotFound as NotFound
 from airlock.errors import OtherEngine as OtherEngine
 from airlock.errors import Overloaded as Overloaded
 from airlock.errors import PermissionDenied as PermissionDenied
+from airlock.errors import PinsChanged as PinsChanged
 from airlock.errors import PolicyChanged as PolicyChanged
 from airlock.errors import PolicyInvalid as PolicyInvalid
 from airlock.errors import ProcessEnded as ProcessEnded

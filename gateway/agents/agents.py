@@ -6,6 +6,7 @@ and policy (gateway.tool_calls.tool_calls). An agent's settings can neither remo
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, cast
+from urllib.parse import urlsplit
 
 from agent.capabilities.attachments import attachments
 from agent.capabilities.bash import bash
@@ -37,9 +38,12 @@ from gateway.config.agent_settings import (
 )
 from gateway.config.command_policy import command_policy
 from gateway.config.config import Config
+from gateway.config.mcp_settings import McpSettings
 from gateway.config.model_settings import ModelSettings
+from gateway.config.network_settings import CredentialSettings
 from gateway.errors import Misconfigured
 from gateway.policy import PolicyDocument
+from gateway.policy.hosts import canonical_host
 
 # The time limit of a command, unless the call, the agent or a shorter policy limit sets one.
 _TIMEOUT_S = 120.0
@@ -124,10 +128,16 @@ def check(agent: AgentSettings, usual_model: ModelSettings, document: PolicyDocu
     asked = agent.capabilities
     definitions = asked.subagents.definitions if asked.subagents is not None else {}
     for name, definition in definitions.items():
-        _known(f"capabilities.subagents.definitions.{name}.tools", definition.tools or (), shareable)
+        named = _own(definition.tools or (), agent.mcp)
+        _known(f"capabilities.subagents.definitions.{name}.tools", named, shareable)
     if asked.tool_registry is not None:
-        _known("capabilities.tool_registry.always", asked.tool_registry.always, tools)
+        _known("capabilities.tool_registry.always", _own(asked.tool_registry.always, agent.mcp), tools)
     _priced(agent, usual_model, document)
+
+
+def _own(named: Sequence[str], mcp: McpSettings) -> Sequence[str]:
+    """Return the tools that are not those of an MCP server, which are known once it was started."""
+    return [name for name in named if name.partition("/")[0] not in mcp.servers or "/" not in name]
 
 
 def _known(field: str, named: Sequence[str], tools: Sequence[str]) -> None:
@@ -234,9 +244,30 @@ def _agents(config: Config, tenant: str, model: ModelSettings) -> Mapping[str, A
     def whole(name: str, agent: AgentSettings) -> None:
         agents[name] = agent.within(model)
         check(agents[name], model, PolicyDocument(version=1))
+        _check_credentials(name, agent.mcp, config.tenants[tenant].credentials)
 
     each_agent(config, tenant, config.agents_of(tenant), whole)
     return agents
+
+
+def _check_credentials(agent: str, mcp: McpSettings, credentials: Sequence[CredentialSettings]) -> None:
+    """Refuse a server with a credential that would never reach it."""
+    known = {one.name: one for one in credentials}
+    for server, settings in mcp.servers.items():
+        if settings.credential is None:
+            continue
+        field = f"mcp.servers.{server}.credential"
+        one = known.get(settings.credential)
+        if one is None:
+            raise Misconfigured(
+                f"{field}: the tenant has no credential {settings.credential!r}; add it to `credentials`"
+            )
+        parts = urlsplit(settings.url or "")
+        place = (canonical_host(parts.hostname or ""), parts.port or (443 if parts.scheme == "https" else 80))
+        if parts.scheme != one.scheme or place not in one.places:
+            raise Misconfigured(f"{field}: the credential {one.name} is not for {settings.url}; name it in its `hosts`")
+        if one.agents and agent not in one.agents:
+            raise Misconfigured(f"{field}: the credential {one.name} is not for agent {agent}; add it to its `agents`")
 
 
 def each_agent(

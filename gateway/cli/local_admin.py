@@ -11,10 +11,12 @@ from gateway.cli.database import local_database, opened_policies
 from gateway.config.config import Config
 from gateway.credentials.caller import CALLER, Caller
 from gateway.data_lifecycle.erasure import TenantAdmin
+from gateway.mcp_servers.pins import PinAdmin
 from gateway.policy_versions.policy_admin import PolicyAdmin
 from gateway.services.admin_service import AdminService
 from gateway.serving.request_checks import check
 from gateway.storage.key_store import KeyStore
+from gateway.storage.mcp_pin_store import McpPinStore
 
 # Nothing authenticates, and only a gateway erases tenants, because that needs their workspaces.
 _ABSENT = cast(Any, None)
@@ -43,7 +45,8 @@ async def local_admin(config: Config, by: str) -> AsyncIterator[LocalAdmin]:
     """Open the calls, which are recorded as those of `by`."""
     async with local_database(config, create=True) as database, opened_policies(database) as policies:
         tenants = TenantAdmin(config, policies, database, erasure=_ABSENT)
-        service = AdminService(tenants, KeyStore(database), PolicyAdmin(config, policies), authenticate=_ABSENT)
+        pins = PinAdmin(config, McpPinStore(database))
+        service = AdminService(tenants, KeyStore(database), PolicyAdmin(config, policies), pins, authenticate=_ABSENT)
         caller = CALLER.set(Caller(shown=by))
         try:
             with capture_logs():  # only `airlock serve` has a log

@@ -16,7 +16,7 @@ from gateway.cli.terminal import out
 _COMMANDS = ("init", "serve", "run", "exec", "usage", "doctor", "bench", "uninstall", "engine-proxy")
 _GROUPS = (
     *("runs", "thread", "files", "tool", "approvals", "audit", "process", "sandbox", "network", "key", "policy"),
-    *("tenant", "model", "images"),
+    *("tenant", "model", "images", "mcp"),
 )
 
 

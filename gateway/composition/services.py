@@ -18,6 +18,8 @@ from gateway.config.operation_settings import AnchorSettings
 from gateway.data_lifecycle.erasure import Erasure, TenantAdmin, remove_files
 from gateway.errors import AirlockError
 from gateway.identity.auth import authentication
+from gateway.mcp_servers.pins import PinAdmin
+from gateway.mcp_servers.servers import McpServers
 from gateway.network.door import Doors
 from gateway.policy_versions.policy_admin import PolicyAdmin
 from gateway.runs.hosting import RunParts
@@ -49,6 +51,7 @@ from gateway.storage.audit_reader import AuditReader
 from gateway.storage.engine_store import EngineStore
 from gateway.storage.erasure_store import ErasureStore
 from gateway.storage.key_store import KeyStore
+from gateway.storage.mcp_pin_store import McpPinStore
 from gateway.storage.quota_store import QuotaStore
 from gateway.storage.snapshot_store import ForkStore, RestoreStore, SnapshotStore
 from gateway.storage.thread_store import ThreadStore
@@ -148,6 +151,9 @@ def start_work(stack: AsyncExitStack, base: Foundation, sandboxes: Sandboxes, le
         at_hand=sandboxes.keeper.at_hand,
     )
     unhosted = WaitingStore(base.database, gateway=base.process_id, engine=sandboxes.engine_id)
+    servers = McpServers(tool_calls, McpPinStore(base.database), doors)
+    tool_calls.server_tools = servers
+    stack.push_async_callback(servers.close)
     waiting = WaitingRuns(unhosted, asked, base.tenants, takes_over=True)
     directory = base.config.resolved_snapshots_dir() / base.instance
     stores = SnapshotStore(base.database), RestoreStore(base.database), base.store, ThreadStore(base.database)
@@ -163,6 +169,7 @@ def start_work(stack: AsyncExitStack, base: Foundation, sandboxes: Sandboxes, le
             end_calls=sandboxes.engine.end_calls,
             lease_over=lease.over,
             keep_files=snapshots.keep_step,
+            server_tools=servers.of_run,
         )
     )
     lease.lost = runs.abandon_all
@@ -196,11 +203,12 @@ async def add_services(
     forks = Forks(engine, work.snapshots, ForkStore(database), quotas=work.quotas, ids=make_id)
     erasure = Erasure(database, ErasureStore(database), TenantFiles(engine, work.snapshots))
     tenants = TenantAdmin(base.config, base.policies, database, erasure)
+    pins = PinAdmin(base.config, McpPinStore(database))
     admin = SandboxAdmin(engine, keeper, tool_calls, listed)
     forwarding = PortForwarding(sandboxes.leases, admin, tool_calls)
     threads = Threads(base.store, listed, erasure, tool_calls.forget_thread, work.quotas)
     for servicer in (
-        AdminService(tenants, KeyStore(database), PolicyAdmin(base.config, base.policies), authenticate),
+        AdminService(tenants, KeyStore(database), PolicyAdmin(base.config, base.policies), pins, authenticate),
         ApprovalService(work.approvals, authenticate),
         AuditService(audit, authenticate),
         ProcessService(tool_calls, authenticate, RequestedPrograms(base.store, tool_calls.late)),

@@ -22,6 +22,7 @@ from agent.capabilities.structured_output import structured_output
 from agent.errors import InvalidPath
 from agent.tools.paths import resolve
 from gateway.config.command_policy import CommandRules
+from gateway.config.mcp_settings import McpSettings
 from gateway.config.model_settings import MODEL_EXAMPLE, ModelSettings, OneModelSettings
 from gateway.config.section import Name, Section
 
@@ -221,6 +222,7 @@ class AgentSettings(Section):
     capabilities: CapabilitiesSettings = Field(
         default=_DEFAULT, examples=["`capabilities: {filesystem: , bash: {timeout_s: 60}}`"]
     )
+    mcp: McpSettings = McpSettings()
 
     @field_validator("capabilities", mode="before")
     @classmethod

@@ -21,9 +21,9 @@ from agent.errors import AgentError
 from agent.loop import Host
 from agent.messages import Attachment, Message
 from agent.state import AgentState
+from agent.tools.tool import Capability
 from gateway.agents import agents
 from gateway.agents.models import Models, ModelSlots
-from gateway.config.agent_settings import AgentSettings
 from gateway.credentials.caller import act_for
 from gateway.errors import AirlockError, NotFound, QuotaExceeded
 from gateway.redaction.hooks import redacted_events
@@ -45,6 +45,8 @@ from gateway.tenancy.tenants import Tenant
 from gateway.tool_calls.tool_calls import ToolCalls, ToolPath
 from sandbox.errors import SandboxError
 
+ServerTools = Callable[[Tenant, ToolPath, str], Awaitable[Capability | None]]
+"""Returns the tools of an agent's MCP servers; None where it has none."""
 EndCalls = Callable[[str, str], Awaitable[bool]]
 """Ends every call in the sandbox of a tenant's thread; returns whether there was one."""
 LIVE_LIMIT = 32
@@ -58,7 +60,8 @@ class RunParts:
 
     `on_stop` is what happens to live runs when the gateway stops. `models` are those of some tenants, by tenant name.
     `end_calls` ends the calls that a lost gateway left in a thread's sandbox. `lease_over` returns whether this gateway
-    has lost its own lease. `keep_files` takes a snapshot after a step, if the policy asks for it.
+    has lost its own lease. `keep_files` takes a snapshot after a step, if the policy asks for it. `server_tools`
+    returns the tools of an agent's MCP servers.
     """
 
     store: Store
@@ -72,6 +75,7 @@ class RunParts:
     end_calls: EndCalls | None = None
     lease_over: Callable[[], bool] = lambda: False
     keep_files: KeepFiles | None = None
+    server_tools: ServerTools | None = None
 
 
 class Interrupted(Exception):
@@ -233,7 +237,9 @@ class Hosting:
             taken_up = suspended is not None
             steps = SavedSteps(checkpoints, keep_files, tenant, run.id, live.emit, taken_up=taken_up)
         history = checkpoints.history = ThreadHistoryHook(steps, live.thread, kept)
-        agent = self._agent(live, tenant, tenant.agents[run.agent], tool_path, checkpoints)
+        servers = self._parts.server_tools
+        mcp = None if servers is None else await servers(tenant, tool_path, run.agent)
+        agent = self._agent(live, tenant, tool_path, checkpoints, mcp)
         live.journal = tool_path.journal
         live.journal.host(live.log.claim, self._parts.lease_over)
         attached = live.attachments if suspended is None else suspended.attachments
@@ -283,16 +289,20 @@ class Hosting:
         return state.with_(messages=messages, metadata=metadata)
 
     def _agent(
-        self, live: LiveRun, tenant: Tenant, settings: AgentSettings, tool_path: ToolPath, checkpoints: Checkpoints
+        self, live: LiveRun, tenant: Tenant, tool_path: ToolPath, checkpoints: Checkpoints, mcp: Capability | None
     ) -> Agent:
+        settings = tenant.agents[live.run.agent]
         model_of = partial(self.models_of(tenant).of, charges=live.account)
         document, workspace = tenant.policy.document, tool_path.workspace
         recorder = TraceLog(tenant=tenant.name, thread=live.thread.name, run_id=live.run.id)
         return Agent(
             model=model_of(settings.model or tenant.model),
             name=live.run.agent,
-            capabilities=agents.build(
-                settings, tenant.model, document, workspace, model_of, recorder, connects=tenant.policy.connects
+            capabilities=(
+                *agents.build(
+                    settings, tenant.model, document, workspace, model_of, recorder, connects=tenant.policy.connects
+                ),
+                *((mcp,) if mcp is not None else ()),
             ),
             hooks=(*tool_path.hooks, checkpoints.history),
             system_prompt=settings.system_prompt,

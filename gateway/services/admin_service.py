@@ -1,5 +1,6 @@
 """AdminService: tenants, policies and keys, for operators."""
 
+import json
 from dataclasses import dataclass
 
 from airlock.v1 import admin_service_pb2 as pb
@@ -7,10 +8,12 @@ from gateway.credentials.caller import actor
 from gateway.credentials.keys import ACTING_SCOPES, OPERATOR_SCOPES, make_key
 from gateway.data_lifecycle.erasure import TenantAdmin
 from gateway.errors import InvalidArgument
+from gateway.mcp_servers.pins import PinAdmin, PinnedServer
 from gateway.policy_versions.policy_admin import PolicyAdmin
-from gateway.services.messages import message, name_of
+from gateway.services.messages import message, name_of, timestamp
 from gateway.serving.edge import Authenticator, unary
 from gateway.storage.key_store import KeyRequest, KeyStore
+from gateway.storage.mcp_pin_store import McpPins
 from gateway.support.paging import page_size, paged, place_of
 from gateway.tenancy.tenants import Tenant
 from gateway.v1 import admin_service_pb2_grpc as grpc_pb
@@ -30,6 +33,7 @@ class AdminService(grpc_pb.AdminServiceServicer):
     tenants: TenantAdmin
     keys: KeyStore
     policies: PolicyAdmin
+    pins: PinAdmin
     authenticate: Authenticator
 
     # --- tenants ---
@@ -137,3 +141,48 @@ class AdminService(grpc_pb.AdminServiceServicer):
             changes=[message(pb.PolicyChange, change, version=version) for change, version in shown],
             next_page_token=token,
         )
+
+    # --- tools of MCP servers ---
+
+    @unary
+    async def ListMcpPins(self, _: Tenant | None, request: pb.ListMcpPinsRequest) -> pb.ListMcpPinsResponse:
+        found = await self.pins.list(request.tenant, request.agent)
+        servers = [_server(one) for one in found if request.server in ("", one.pins.server)]
+        return pb.ListMcpPinsResponse(servers=servers)
+
+    @unary
+    async def AcceptMcpPins(self, _: Tenant | None, request: pb.AcceptMcpPinsRequest) -> pb.AcceptMcpPinsResponse:
+        wanted = McpPins(request.tenant, request.agent, request.server, seen_digest=request.digest)
+        return pb.AcceptMcpPinsResponse(server=_server(await self.pins.accept(wanted, actor())))
+
+    @unary
+    async def RemoveMcpPins(self, _: Tenant | None, request: pb.RemoveMcpPinsRequest) -> pb.RemoveMcpPinsResponse:
+        wanted = McpPins(request.tenant, request.agent, request.server)
+        return pb.RemoveMcpPinsResponse(server=_server(await self.pins.remove(wanted, actor())))
+
+
+def _server(found: PinnedServer) -> pb.McpServerPins:
+    pins = found.pins
+    tools = [
+        pb.McpTool(
+            name=one.definition.name,
+            description=one.definition.description,
+            parameters_json=json.dumps(one.definition.parameters),
+            digest=one.definition.digest,
+            status=one.status,
+        )
+        for one in found.tools
+    ]
+    times = {
+        f"{name}_at": timestamp(us * 1000) for name, us in (("seen", pins.seen_us), ("accepted", pins.pinned_us)) if us
+    }
+    return pb.McpServerPins(
+        agent=pins.agent,
+        server=pins.server,
+        status=pins.status,
+        digest=pins.seen_digest,
+        accepted_by=pins.pinned_by,
+        tools=tools,
+        left_out=pins.left_out.splitlines(),
+        **times,
+    )

@@ -31,7 +31,7 @@ class ToolService(grpc_pb.ToolServiceServicer):
 
     @unary
     async def ListTools(self, tenant: Tenant, request: pb.ListToolsRequest) -> pb.ListToolsResponse:
-        specs = self.tool_calls.specs(tenant)
+        specs = await self.tool_calls.specs(tenant)
         tools = [message(pb.Tool, spec, parameters_json=json.dumps(spec.parameters)) for spec in specs]
         return pb.ListToolsResponse(tools=tools)
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import cached_property, partial
 from time import monotonic
+from typing import Protocol
 
 import structlog
 from pydantic import JsonValue
@@ -103,7 +104,8 @@ class NewCall:
 
     `arguments` are JSON text, which is bounded here, or a mapping that the service made and has bounded itself. If
     `executor` is set, it runs the call in place of the tools; it streams bytes past the result. A call
-    that is `past_stored` is made even when the tenant's stored bytes are used up, as long as the reserve lasts.
+    that is `past_stored` is made even when the tenant's stored bytes are used up, as long as the reserve lasts. `agent`
+    is the one that the call is made for, "" for none.
     """
 
     thread: str
@@ -113,6 +115,7 @@ class NewCall:
     executor: ServiceExecutor | None = None
     request: ToolRequest | None = None
     past_stored: bool = False
+    agent: str = ""
 
     def tool_call(self, id_: str) -> ToolCall:
         """Return the call with its id, as a model would have made it."""
@@ -143,6 +146,13 @@ class FinishedToolCall:
             )
 
 
+class ServerTools(Protocol):
+    """The tools of MCP servers, for calls that belong to no run."""
+
+    async def toolbox(self, tenant: Tenant, path: ToolPath, name: str) -> Toolbox | None: ...
+    async def specs(self, tenant: Tenant, path: ToolPath) -> Sequence[ToolSpec]: ...
+
+
 @dataclass(eq=False)
 class ToolCalls:
     """Makes tool paths and runs the calls of services.
@@ -162,6 +172,7 @@ class ToolCalls:
     doors: Doors | None = None
     late: OutcomeRetryQueue = field(default_factory=OutcomeRetryQueue)
     at_hand: Callable[[str, str], Sandbox | None] = lambda _tenant, _thread: None
+    server_tools: ServerTools | None = None
     _heavy_work: HeavyWork = field(default_factory=HeavyWork)
     _programs: ProgramCheck = field(default_factory=ProgramCheck)
     _threads: dict[tuple[str, str], tuple[Thread, float]] = field(default_factory=dict)
@@ -240,8 +251,8 @@ class ToolCalls:
         if not new.name or len(new.name) > _NAME_LIMIT_CHARS:
             raise InvalidArgument(f"name: must be the name of a tool, at most {_NAME_LIMIT_CHARS} characters")
         await self.quotas.check_stored(tenant.name, tenant.policy.document.quotas, reserved=new.past_stored)
-        tool_path = await self._tool_path(tenant, new.thread)
-        tools: ToolExecutor = tool_path.toolbox if new.executor is None else new.executor
+        tool_path = await self._tool_path(tenant, new.thread, new.agent)
+        tools = await self._tools(tenant, tool_path, new)
         if new.executor is not None:
             new.executor.sandbox, new.executor.workspace = tool_path.sandbox, tool_path.workspace
         runner = ToolRunner(tool_path.hook_engine, tools, discard, approver=tool_path.approver, on_output=new.on_output)
@@ -272,6 +283,14 @@ class ToolCalls:
         duration_s = measured_s or self.clock() - started_s
         return FinishedToolCall(tool_path.thread.name, execution, result, duration_s, edited)
 
+    async def _tools(self, tenant: Tenant, tool_path: ToolPath, new: NewCall) -> ToolExecutor:
+        if new.executor is not None:
+            return new.executor
+        of_servers = None
+        if "/" in new.name and self.server_tools is not None:
+            of_servers = await self.server_tools.toolbox(tenant, tool_path, new.name)
+        return of_servers or tool_path.toolbox
+
     async def _edited(self, tenant: Tenant, execution: ToolExecution) -> str:
         """Return the arguments that an approver wants the refused call made with instead."""
         if not (execution.blocked and execution.approval_id):
@@ -297,9 +316,11 @@ class ToolCalls:
         """Take a place in the tenant's minute for an operation on what a judged call started; QuotaExceeded."""
         await self.quotas.take_place(tenant.name, tenant.policy.document.quotas)
 
-    def specs(self, tenant: Tenant) -> Sequence[ToolSpec]:
+    async def specs(self, tenant: Tenant) -> Sequence[ToolSpec]:
         """Return the tools of a tenant's threads, without making a sandbox."""
-        return self.tool_path(tenant, Thread(id="", tenant=tenant.name, name="")).toolbox.specs()
+        path = self.tool_path(tenant, Thread(id="", tenant=tenant.name, name=""))
+        of_servers = () if self.server_tools is None else await self.server_tools.specs(tenant, path)
+        return (*path.toolbox.specs(), *of_servers)
 
     async def record(self, *entries: AuditEntry) -> None:
         """Append operations on what judged calls started to the audit, before the caller gets the answer.
@@ -329,9 +350,11 @@ class ToolCalls:
         await self.late.close()
         self._heavy_work.close()
 
-    async def _tool_path(self, tenant: Tenant, thread_name: str) -> ToolPath:
+    async def _tool_path(self, tenant: Tenant, thread_name: str, agent: str = "") -> ToolPath:
         """Return the path for calls that belong to no run, made once for each thread and version of the policy."""
         thread = await self.thread(tenant, thread_name)
+        if agent:
+            return self.tool_path(tenant, thread, agent=agent)
         found = self._tool_paths.pop(thread.id, None)
         if found is None or found.policy_version != tenant.policy.version:
             found = self.tool_path(tenant, thread)

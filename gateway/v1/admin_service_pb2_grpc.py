@@ -86,6 +86,21 @@ class AdminServiceStub:
                 request_serializer=gateway_dot_v1_dot_admin__service__pb2.ListPolicyChangesRequest.SerializeToString,
                 response_deserializer=gateway_dot_v1_dot_admin__service__pb2.ListPolicyChangesResponse.FromString,
                 _registered_method=True)
+        self.ListMcpPins = channel.unary_unary(
+                '/gateway.v1.AdminService/ListMcpPins',
+                request_serializer=gateway_dot_v1_dot_admin__service__pb2.ListMcpPinsRequest.SerializeToString,
+                response_deserializer=gateway_dot_v1_dot_admin__service__pb2.ListMcpPinsResponse.FromString,
+                _registered_method=True)
+        self.AcceptMcpPins = channel.unary_unary(
+                '/gateway.v1.AdminService/AcceptMcpPins',
+                request_serializer=gateway_dot_v1_dot_admin__service__pb2.AcceptMcpPinsRequest.SerializeToString,
+                response_deserializer=gateway_dot_v1_dot_admin__service__pb2.AcceptMcpPinsResponse.FromString,
+                _registered_method=True)
+        self.RemoveMcpPins = channel.unary_unary(
+                '/gateway.v1.AdminService/RemoveMcpPins',
+                request_serializer=gateway_dot_v1_dot_admin__service__pb2.RemoveMcpPinsRequest.SerializeToString,
+                response_deserializer=gateway_dot_v1_dot_admin__service__pb2.RemoveMcpPinsResponse.FromString,
+                _registered_method=True)
 
 
 class AdminServiceServicer:
@@ -173,6 +188,29 @@ class AdminServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListMcpPins(self, request, context):
+        """ListMcpPins lists what was seen of the MCP servers of a tenant's agents: their tools, and which were accepted.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def AcceptMcpPins(self, request, context):
+        """AcceptMcpPins accepts the tools that a server showed last, so that the agent is offered them. If it has shown others
+        since `digest` was listed, it is FAILED_PRECONDITION, reason PINS_CHANGED, and nothing changes. Safe to repeat.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RemoveMcpPins(self, request, context):
+        """RemoveMcpPins forgets what was seen of a server and what was accepted: the agent is no longer offered its tools, and
+        the next run sees it for the first time.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -225,6 +263,21 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.ListPolicyChanges,
                     request_deserializer=gateway_dot_v1_dot_admin__service__pb2.ListPolicyChangesRequest.FromString,
                     response_serializer=gateway_dot_v1_dot_admin__service__pb2.ListPolicyChangesResponse.SerializeToString,
+            ),
+            'ListMcpPins': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListMcpPins,
+                    request_deserializer=gateway_dot_v1_dot_admin__service__pb2.ListMcpPinsRequest.FromString,
+                    response_serializer=gateway_dot_v1_dot_admin__service__pb2.ListMcpPinsResponse.SerializeToString,
+            ),
+            'AcceptMcpPins': grpc.unary_unary_rpc_method_handler(
+                    servicer.AcceptMcpPins,
+                    request_deserializer=gateway_dot_v1_dot_admin__service__pb2.AcceptMcpPinsRequest.FromString,
+                    response_serializer=gateway_dot_v1_dot_admin__service__pb2.AcceptMcpPinsResponse.SerializeToString,
+            ),
+            'RemoveMcpPins': grpc.unary_unary_rpc_method_handler(
+                    servicer.RemoveMcpPins,
+                    request_deserializer=gateway_dot_v1_dot_admin__service__pb2.RemoveMcpPinsRequest.FromString,
+                    response_serializer=gateway_dot_v1_dot_admin__service__pb2.RemoveMcpPinsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -499,6 +552,87 @@ class AdminService:
             '/gateway.v1.AdminService/ListPolicyChanges',
             gateway_dot_v1_dot_admin__service__pb2.ListPolicyChangesRequest.SerializeToString,
             gateway_dot_v1_dot_admin__service__pb2.ListPolicyChangesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListMcpPins(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gateway.v1.AdminService/ListMcpPins',
+            gateway_dot_v1_dot_admin__service__pb2.ListMcpPinsRequest.SerializeToString,
+            gateway_dot_v1_dot_admin__service__pb2.ListMcpPinsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AcceptMcpPins(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gateway.v1.AdminService/AcceptMcpPins',
+            gateway_dot_v1_dot_admin__service__pb2.AcceptMcpPinsRequest.SerializeToString,
+            gateway_dot_v1_dot_admin__service__pb2.AcceptMcpPinsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RemoveMcpPins(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gateway.v1.AdminService/RemoveMcpPins',
+            gateway_dot_v1_dot_admin__service__pb2.RemoveMcpPinsRequest.SerializeToString,
+            gateway_dot_v1_dot_admin__service__pb2.RemoveMcpPinsResponse.FromString,
             options,
             channel_credentials,
             insecure,

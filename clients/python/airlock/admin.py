@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator, Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from airlock.errors import NotFound, Unavailable
 from airlock.messages import Fields, message, reader, record
@@ -93,6 +94,35 @@ class PolicyChange:
     comment: str
     at: datetime
     digest: str
+
+
+@dataclass(frozen=True)
+class McpTool:
+    """A tool of an MCP server. `status` is pinned, changed, new or gone."""
+
+    name: str
+    description: str
+    parameters: Mapping[str, Any]
+    digest: str
+    status: str
+
+
+@dataclass(frozen=True)
+class McpServerPins:
+    """What was seen of an MCP server of an agent, and whether it was accepted: `status` is pinned, changed or new.
+
+    `digest` is that of all tools it showed last; `left_out` says which tools cannot be offered, and why.
+    """
+
+    agent: str
+    server: str
+    status: str
+    digest: str
+    tools: tuple[McpTool, ...]
+    left_out: tuple[str, ...]
+    accepted_by: str
+    seen_at: datetime | None
+    accepted_at: datetime | None
 
 
 class AdminCalls(Wire):
@@ -189,3 +219,18 @@ class AdminCalls(Wire):
     def policy_changes(self, tenant: str, *, limit: int | None = None) -> AsyncIterator[PolicyChange]:
         """Yield the versions that were in force, newest first, at most `limit`."""
         return self._listed(reader(PolicyChange), pb.ListPolicyChangesRequest, "changes", limit=limit, tenant=tenant)
+
+    async def mcp_pins(self, tenant: str, *, agent: str = "", server: str = "") -> tuple[McpServerPins, ...]:
+        """Return what was seen of the MCP servers of a tenant's agents. Raises NotFound."""
+        found = await self._ask(pb.ListMcpPinsRequest, tenant=tenant, agent=agent, server=server)
+        return tuple(record(McpServerPins, one) for one in found.servers)
+
+    async def accept_mcp_pins(self, tenant: str, server: str, digest: str, *, agent: str = "default") -> McpServerPins:
+        """Accept the tools that a server showed last. Raises NotFound, and PinsChanged if it shows others by now."""
+        asked: Fields = {"tenant": tenant, "agent": agent, "server": server, "digest": digest}
+        return record(McpServerPins, (await self._ask(pb.AcceptMcpPinsRequest, **asked)).server)
+
+    async def remove_mcp_pins(self, tenant: str, server: str, *, agent: str = "default") -> McpServerPins:
+        """Forget what was accepted and seen of a server, and return it. Raises NotFound."""
+        asked: Fields = {"tenant": tenant, "agent": agent, "server": server}
+        return record(McpServerPins, (await self._ask(pb.RemoveMcpPinsRequest, **asked)).server)

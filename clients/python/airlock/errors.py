@@ -106,6 +106,10 @@ class PolicyChanged(AirlockError, code="FAILED_PRECONDITION"):
     """Another policy than the expected one is in force: `details.version`, empty if none was ever applied."""
 
 
+class PinsChanged(AirlockError, code="FAILED_PRECONDITION"):
+    """The MCP server was seen with other tools since: `details.digest` is theirs."""
+
+
 class ApprovalPending(AirlockError, code="FAILED_PRECONDITION"):
     """The call waits for the approval `details.approval_id`: make the call again once it is approved."""
 

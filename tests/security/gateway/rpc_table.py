@@ -96,6 +96,15 @@ RPCS: Mapping[str, Rpc] = {
         "operate", lambda ids: admin.ApplyPolicyRequest(tenant=ids.tenant, text="version: 1\n"), DENIED
     ),
     "AdminService/ListPolicyChanges": Rpc("operate", _of(admin.ListPolicyChangesRequest, tenant="tenant"), DENIED),
+    "AdminService/ListMcpPins": Rpc("operate", _of(admin.ListMcpPinsRequest, tenant="tenant"), DENIED),
+    "AdminService/AcceptMcpPins": Rpc(
+        "operate",
+        lambda ids: admin.AcceptMcpPinsRequest(tenant=ids.tenant, agent="default", server="a", digest="b"),
+        DENIED,
+    ),
+    "AdminService/RemoveMcpPins": Rpc(
+        "operate", lambda ids: admin.RemoveMcpPinsRequest(tenant=ids.tenant, agent="default", server="a"), DENIED
+    ),
     "ApprovalService/ListApprovals": Rpc(
         "approve", _of(approval.ListApprovalsRequest, thread="thread", run_id="run_id"), OK
     ),

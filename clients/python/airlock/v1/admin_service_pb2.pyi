@@ -289,3 +289,89 @@ class ListPolicyChangesResponse(_message.Message):
     changes: _containers.RepeatedCompositeFieldContainer[PolicyChange]
     next_page_token: str
     def __init__(self, changes: _Optional[_Iterable[_Union[PolicyChange, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
+
+class McpTool(_message.Message):
+    __slots__ = ("name", "description", "parameters_json", "digest", "status")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    DESCRIPTION_FIELD_NUMBER: _ClassVar[int]
+    PARAMETERS_JSON_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    description: str
+    parameters_json: str
+    digest: str
+    status: str
+    def __init__(self, name: _Optional[str] = ..., description: _Optional[str] = ..., parameters_json: _Optional[str] = ..., digest: _Optional[str] = ..., status: _Optional[str] = ...) -> None: ...
+
+class McpServerPins(_message.Message):
+    __slots__ = ("agent", "server", "status", "digest", "tools", "left_out", "accepted_by", "seen_at", "accepted_at")
+    AGENT_FIELD_NUMBER: _ClassVar[int]
+    SERVER_FIELD_NUMBER: _ClassVar[int]
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    TOOLS_FIELD_NUMBER: _ClassVar[int]
+    LEFT_OUT_FIELD_NUMBER: _ClassVar[int]
+    ACCEPTED_BY_FIELD_NUMBER: _ClassVar[int]
+    SEEN_AT_FIELD_NUMBER: _ClassVar[int]
+    ACCEPTED_AT_FIELD_NUMBER: _ClassVar[int]
+    agent: str
+    server: str
+    status: str
+    digest: str
+    tools: _containers.RepeatedCompositeFieldContainer[McpTool]
+    left_out: _containers.RepeatedScalarFieldContainer[str]
+    accepted_by: str
+    seen_at: _timestamp_pb2.Timestamp
+    accepted_at: _timestamp_pb2.Timestamp
+    def __init__(self, agent: _Optional[str] = ..., server: _Optional[str] = ..., status: _Optional[str] = ..., digest: _Optional[str] = ..., tools: _Optional[_Iterable[_Union[McpTool, _Mapping]]] = ..., left_out: _Optional[_Iterable[str]] = ..., accepted_by: _Optional[str] = ..., seen_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., accepted_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+
+class ListMcpPinsRequest(_message.Message):
+    __slots__ = ("tenant", "agent", "server")
+    TENANT_FIELD_NUMBER: _ClassVar[int]
+    AGENT_FIELD_NUMBER: _ClassVar[int]
+    SERVER_FIELD_NUMBER: _ClassVar[int]
+    tenant: str
+    agent: str
+    server: str
+    def __init__(self, tenant: _Optional[str] = ..., agent: _Optional[str] = ..., server: _Optional[str] = ...) -> None: ...
+
+class ListMcpPinsResponse(_message.Message):
+    __slots__ = ("servers",)
+    SERVERS_FIELD_NUMBER: _ClassVar[int]
+    servers: _containers.RepeatedCompositeFieldContainer[McpServerPins]
+    def __init__(self, servers: _Optional[_Iterable[_Union[McpServerPins, _Mapping]]] = ...) -> None: ...
+
+class AcceptMcpPinsRequest(_message.Message):
+    __slots__ = ("tenant", "agent", "server", "digest")
+    TENANT_FIELD_NUMBER: _ClassVar[int]
+    AGENT_FIELD_NUMBER: _ClassVar[int]
+    SERVER_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    tenant: str
+    agent: str
+    server: str
+    digest: str
+    def __init__(self, tenant: _Optional[str] = ..., agent: _Optional[str] = ..., server: _Optional[str] = ..., digest: _Optional[str] = ...) -> None: ...
+
+class AcceptMcpPinsResponse(_message.Message):
+    __slots__ = ("server",)
+    SERVER_FIELD_NUMBER: _ClassVar[int]
+    server: McpServerPins
+    def __init__(self, server: _Optional[_Union[McpServerPins, _Mapping]] = ...) -> None: ...
+
+class RemoveMcpPinsRequest(_message.Message):
+    __slots__ = ("tenant", "agent", "server")
+    TENANT_FIELD_NUMBER: _ClassVar[int]
+    AGENT_FIELD_NUMBER: _ClassVar[int]
+    SERVER_FIELD_NUMBER: _ClassVar[int]
+    tenant: str
+    agent: str
+    server: str
+    def __init__(self, tenant: _Optional[str] = ..., agent: _Optional[str] = ..., server: _Optional[str] = ...) -> None: ...
+
+class RemoveMcpPinsResponse(_message.Message):
+    __slots__ = ("server",)
+    SERVER_FIELD_NUMBER: _ClassVar[int]
+    server: McpServerPins
+    def __init__(self, server: _Optional[_Union[McpServerPins, _Mapping]] = ...) -> None: ...

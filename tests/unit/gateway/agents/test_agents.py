@@ -184,25 +184,26 @@ def test_a_rule_about_an_agents_own_tools_is_about_nothing_else(rule: str) -> No
 
 
 @pytest.mark.parametrize("effect", ["allow", "ask", "deny", ""])
-def test_a_service_is_shown_the_seven_tools_and_execute_python_where_a_rule_lets_it_pass(effect: str) -> None:
+async def test_a_service_is_shown_the_seven_tools_and_execute_python_where_a_rule_lets_it_pass(effect: str) -> None:
     rule = f"rules:\n- {{id: a, tools: [execute_python], effect: {effect}, reason: r}}\n" if effect else ""
     tenant = Tenant("acme", load_policy(f"version: 1\n{rule}", "test"), ModelSettings(), {"default": _settings(ALL)})
-    specs = ToolCalls(NoJournal(), cast(Any, None), approvals=cast(Any, None), quotas=cast(Any, None)).specs(tenant)
+    calls = ToolCalls(NoJournal(), cast(Any, None), approvals=cast(Any, None), quotas=cast(Any, None))
+    specs = await calls.specs(tenant)
     python = {EXECUTE_PYTHON} if effect in {"allow", "ask"} else set()
     assert {spec.name for spec in specs} == (TOOLS - {CONNECT}) | python
     assert len(specs) == 7 + len(python)
 
 
-def test_the_model_reads_how_the_network_is_reached_if_the_policy_lets_it_connect() -> None:
-    def said(policy: Policy) -> str:
+async def test_the_model_reads_how_the_network_is_reached_if_the_policy_lets_it_connect() -> None:
+    async def said(policy: Policy) -> str:
         tenant = Tenant("acme", policy, ModelSettings(), {"default": _settings(ALL)})
         calls = ToolCalls(NoJournal(), cast(Any, None), approvals=cast(Any, None), quotas=cast(Any, None))
-        return next(spec.description for spec in calls.specs(tenant) if spec.name == "execute")
+        return next(spec.description for spec in await calls.specs(tenant) if spec.name == "execute")
 
     rule = "{id: a, tools: [connect], hosts: [pypi.org], effect: %s, reason: r}"
-    assert "There is no network" in said(POLICY)
-    assert "There is no network" in said(load_policy(f"version: 1\nrules:\n- {rule % 'deny'}\n", "test"))
-    assert "HTTPS_PROXY" in said(load_policy(f"version: 1\nrules:\n- {rule % 'ask'}\n", "test"))
+    assert "There is no network" in await said(POLICY)
+    assert "There is no network" in await said(load_policy(f"version: 1\nrules:\n- {rule % 'deny'}\n", "test"))
+    assert "HTTPS_PROXY" in await said(load_policy(f"version: 1\nrules:\n- {rule % 'ask'}\n", "test"))
 
 
 async def _run(

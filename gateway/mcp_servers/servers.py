@@ -1,0 +1,256 @@
+"""The tools of agents' MCP servers, and the sessions behind them: one for each thread, agent and server.
+
+What a model is shown comes from the pins, so a server is started by the first call of one of its tools; one of which
+nothing was ever seen is started by the first run. A session whose sandbox was stopped is begun again by the next call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import json
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import structlog
+from pydantic import JsonValue
+
+from agent.messages import ToolResult, ToolSpec
+from agent.tool_call import CallContext
+from agent.tools.tool import Capability, JsonArguments, Tool, ToolContext
+from agent.tools.toolbox import Toolbox
+from gateway.errors import AirlockError
+from gateway.mcp_servers.arguments import arguments_of
+from gateway.mcp_servers.definitions import Definition, Definitions
+from gateway.mcp_servers.places import Entry, Place, Server, Unusable
+from gateway.mcp_servers.results import result_of
+from gateway.network.door import Doors
+from gateway.storage.mcp_pin_store import McpPins, McpPinStore
+from gateway.tenancy.tenants import Tenant
+from gateway.tool_calls.tool_calls import ToolCalls, ToolPath
+from sandbox.errors import SandboxError
+
+if TYPE_CHECKING:
+    from gateway.mcp_servers.connecting import Connecting
+    from gateway.mcp_servers.session import Session
+
+DEFAULT_AGENT = "default"
+"""The agent whose servers serve single calls, which name none."""
+_SESSIONS_LIMIT = 256
+_IDLE_S = 1800.0
+log = structlog.get_logger(__name__)
+
+
+@dataclass(eq=False)
+class McpServers:
+    """The servers of all agents, in this process."""
+
+    tool_calls: ToolCalls
+    pins: McpPinStore
+    doors: Doors | None = None
+    clock: Callable[[], float] = time.monotonic
+    _entries: dict[tuple[str, str, str], Entry] = field(default_factory=dict)
+    _begins: Connecting | None = None
+
+    # --- what is offered ---
+
+    async def of_run(self, tenant: Tenant, path: ToolPath, agent: str) -> Capability | None:
+        """Return the tools of an agent for a run; None where it has no servers."""
+        place = Place(tenant, path.thread, path.sandbox, agent, agent, path.context.run_id)
+        servers = place.servers()
+        return Capability("mcp", tools=(await self._tools(place, servers))[0]) if servers else None
+
+    async def toolbox(self, tenant: Tenant, path: ToolPath, name: str) -> Toolbox | None:
+        """Return what makes a call that belongs to no run, with the tool `name`: one of the default agent's servers.
+
+        None where the agent has no such server.
+        """
+        place = Place(tenant, path.thread, path.sandbox, DEFAULT_AGENT, "", "")
+        servers = [one for one in place.servers() if one.name == name.partition("/")[0]]
+        if not servers:
+            return None
+        tools, problems = await self._tools(place, servers)
+        if all(tool.name != name for tool in tools):
+            why = problems.get(servers[0].name) or (
+                "it has no tool of this name that the operator accepted; `airlock mcp pins list` shows what it has, "
+                "and `airlock mcp pins accept` accepts it"
+            )
+            tools.append(_absent(name, f"the MCP server {servers[0].name}: {why}"))
+        return Toolbox(tools)
+
+    async def specs(self, tenant: Tenant, path: ToolPath) -> Sequence[ToolSpec]:
+        """Return the accepted tools of the default agent's servers, without starting anything."""
+        place = Place(tenant, path.thread, path.sandbox, DEFAULT_AGENT, "", "")
+        servers = place.servers()
+        return Toolbox((await self._tools(place, servers, look=False))[0]).specs() if servers else ()
+
+    async def _tools(
+        self, place: Place, servers: Sequence[Server], *, look: bool = True
+    ) -> tuple[list[Tool], Mapping[str, str]]:
+        """Return the accepted tools of servers, and why some could not be looked at."""
+        known = {pins.server: pins for pins in await self.pins.of(place.tenant.name, place.agent)}
+        problems: dict[str, str] = {}
+        new = [one for one in servers if look and one.name not in known]
+        looks = await asyncio.gather(*(self._first_sight(place, one) for one in new))
+        for server, seen in zip(new, looks, strict=True):
+            if isinstance(seen, McpPins):
+                known[server.name] = seen
+            else:
+                problems[server.name] = seen
+        tools = [
+            self._tool(place, server, definition)
+            for server in servers
+            if server.name in known
+            for definition in Definitions.from_json(known[server.name].pinned).tools.values()
+        ]
+        return tools, problems
+
+    async def _first_sight(self, place: Place, server: Server) -> McpPins | str:
+        """Start a server of which nothing was ever seen, so that its tools can be accepted; return why it failed."""
+        try:
+            async with self._session(place, server, None) as (entry, session):
+                return await self._noticed(place, server, entry, session)
+        except (Unusable, SandboxError, AirlockError) as error:
+            log.warning("an MCP server is not offered", **_whose(place, server), error=str(error))
+            return str(error)
+
+    def _tool(self, place: Place, server: Server, definition: Definition) -> Tool:
+        async def run(arguments: JsonArguments, context: ToolContext) -> ToolResult:
+            return await self._call(place, server, definition, arguments.root, context)
+
+        return Tool(
+            f"{server.name}/{definition.name}",
+            definition.description,
+            arguments_of(json.dumps(definition.parameters)),
+            run,
+            writes_anywhere=server.settings.command is not None,
+        )
+
+    # --- calls ---
+
+    async def _call(
+        self,
+        place: Place,
+        server: Server,
+        definition: Definition,
+        arguments: Mapping[str, JsonValue],
+        context: ToolContext,
+    ) -> ToolResult:
+        on_output = context.on_output
+        timeout_s = min(server.settings.timeout_s, place.tenant.policy.document.limits.timeout_s)
+
+        def progressed(text: str) -> None:
+            if on_output is not None:
+                on_output("stderr", f"{text}\n".encode("utf-8", "replace"))
+
+        try:
+            async with self._session(place, server, context.hooks) as (entry, session):
+                await session.list_tools()
+                await self._noticed(place, server, entry, session)
+                _check_pinned(definition, session.definitions)
+                answer = await session.call(definition.name, arguments, timeout_s=timeout_s, on_progress=progressed)
+            return await result_of(answer, context.call_id, place.sandbox)
+        except (Unusable, SandboxError, AirlockError) as error:
+            said = error.outside if isinstance(error, SandboxError) else str(error)
+            return ToolResult.error(f"the MCP server {server.name}: {said}")
+
+    async def _noticed(self, place: Place, server: Server, entry: Entry, session: Session) -> McpPins:
+        """Store what a server shows, if it was not yet."""
+        found = session.definitions
+        if entry.noticed is not None and entry.noticed.seen_digest == found.digest:
+            return entry.noticed
+        seen = McpPins(
+            place.tenant.name,
+            place.agent,
+            server.name,
+            seen=found.to_json(),
+            seen_digest=found.digest,
+            left_out="\n".join(found.left_out),
+        )
+        pins = await self.pins.saw(seen, first_use=server.settings.pins == "first_use")
+        entry.noticed = pins
+        if pins.status != "pinned":
+            log.warning("an MCP server shows tools that are not accepted", **_whose(place, server))
+        return pins
+
+    # --- sessions ---
+
+    @asynccontextmanager
+    async def _session(
+        self, place: Place, server: Server, context: CallContext | None
+    ) -> AsyncIterator[tuple[Entry, Session]]:
+        """Yield a session that can be used in this block, and keep its sandbox leased meanwhile."""
+        connecting = await self._connecting()
+        key = (place.thread.id, place.judged_as, server.name)
+        await self._make_room()
+        entry = self._entries.setdefault(key, Entry())
+        entry.users += 1
+        try:
+            async with AsyncExitStack() as stack:
+                await connecting.enter(stack, place, server, entry, context)
+                async with entry.lock:
+                    if entry.session is None or not await entry.session.can_go_on():
+                        if entry.session is not None:
+                            await entry.session.end()
+                        entry.session, entry.noticed = None, None
+                        entry.session = await connecting.started(place, server, entry)
+                try:
+                    yield entry, entry.session
+                except connecting.failures as error:
+                    raise Unusable(str(error)) from error
+        finally:
+            entry.users -= 1
+            entry.used_s = self.clock()
+
+    async def _connecting(self) -> Connecting:
+        """Return what begins sessions; on first use, since the package for it takes a while to import."""
+        if self._begins is None:
+            module = await asyncio.to_thread(importlib.import_module, "gateway.mcp_servers.connecting")
+            self._begins = module.Connecting(self.tool_calls, self.doors)
+        return self._begins
+
+    async def _make_room(self) -> None:
+        """Forget the sessions that were idle for long, and the longest idle ones where there are too many."""
+        unused = sorted((key for key, one in self._entries.items() if not one.users), key=self._used_s)
+        over = len(self._entries) - _SESSIONS_LIMIT + 1
+        for place, key in enumerate(unused):
+            if place >= over and self.clock() - self._used_s(key) < _IDLE_S:
+                break
+            entry = self._entries.pop(key)
+            if entry.session is not None:
+                await entry.session.end()
+
+    def _used_s(self, key: tuple[str, str, str]) -> float:
+        return self._entries[key].used_s
+
+    async def close(self) -> None:
+        """End every session; their programs end with their sandboxes."""
+        entries, self._entries = list(self._entries.values()), {}
+        await asyncio.gather(*(entry.session.end() for entry in entries if entry.session is not None))
+
+
+def _absent(name: str, why: str) -> Tool:
+    """Return a tool that says why it is not there: its calls are judged and recorded all the same."""
+
+    async def run(_: JsonArguments, __: ToolContext) -> ToolResult:
+        return ToolResult.error(why)
+
+    return Tool(name, why, arguments_of('{"type": "object"}'), run)
+
+
+def _whose(place: Place, server: Server) -> dict[str, str]:
+    return {"tenant": place.tenant.name, "agent": place.agent, "server": server.name}
+
+
+def _check_pinned(pinned: Definition, now: Definitions) -> None:
+    found = now.tools.get(pinned.name)
+    if found is None:
+        raise Unusable(f"it no longer has the tool {pinned.name}, or shows it in a form that is not offered")
+    if found.digest != pinned.digest:
+        raise Unusable(
+            f"its tool {pinned.name} is not what the operator accepted: the name, the description or the schema "
+            f"has changed. The call was not made; ask the operator to look at `airlock mcp pins list`"
+        )

@@ -1,0 +1,216 @@
+"""A session over fake streams: both kinds of revisions, and servers that say the wrong thing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+import pytest
+from mcp.shared.message import SessionMessage
+from mcp_types import JSONRPCRequest, jsonrpc_message_adapter
+
+from gateway.mcp_servers.session import ServerFailed, Session
+from gateway.mcp_servers.traffic import SentTooMuch, Traffic
+
+Send = Callable[[dict[str, Any]], Awaitable[None]]
+Answers = Callable[[str, dict[str, Any], Any, Send], Awaitable[None]]
+ECHO = {"name": "echo", "description": "Say it.", "inputSchema": {"type": "object"}}
+OLDER = {"protocolVersion": "2025-11-25", "capabilities": {"tools": {}}, "serverInfo": {"name": "s", "version": "1"}}
+NEWER = {"supportedVersions": ["2026-07-28"], "capabilities": {"tools": {}}, "ttlMs": 0, "cacheScope": "private"}
+
+
+def session(answers: Answers, *, modern_first: bool = False, seen: list[dict[str, Any]] | None = None) -> Session:
+    """Return a session with a server that `answers` each request by its method, params and id."""
+
+    @asynccontextmanager
+    async def open_(traffic: Traffic) -> AsyncIterator[Any]:
+        incoming, read = anyio.create_memory_object_stream[Any](0)
+        write, outgoing = anyio.create_memory_object_stream[SessionMessage](0)
+        raw, messages = anyio.create_memory_object_stream[Any](0)
+
+        async def send(message: dict[str, Any]) -> None:
+            await raw.send(SessionMessage(jsonrpc_message_adapter.validate_python({"jsonrpc": "2.0", **message})))
+
+        async def serve() -> None:
+            async for one in outgoing:
+                if seen is not None:
+                    seen.append(one.message.model_dump(by_alias=True, exclude_none=True))
+                if isinstance(one.message, JSONRPCRequest):
+                    tasks.start_soon(answers, one.message.method, dict(one.message.params or {}), one.message.id, send)
+
+        async def pass_on() -> None:
+            async with incoming:
+                try:
+                    await traffic.pass_on(messages, incoming)
+                except Exception as error:
+                    traffic.problem = str(error)
+
+        async with incoming, read, write, outgoing, raw, messages, anyio.create_task_group() as tasks:
+            tasks.start_soon(serve)
+            tasks.start_soon(pass_on)
+            try:
+                yield read, write
+            finally:
+                tasks.cancel_scope.cancel()
+
+    return Session(open_, modern_first=modern_first)
+
+
+def older(call: Answers | None = None, tools: Any = (ECHO,)) -> Answers:
+    async def answer(method: str, params: dict[str, Any], id_: Any, send: Send) -> None:
+        if method == "initialize":
+            await send({"id": id_, "result": OLDER})
+        elif method == "tools/list":
+            await send({"id": id_, "result": {"tools": list(tools)}})
+        elif method == "tools/call" and call is not None:
+            await call(method, params, id_, send)
+        else:
+            await send({"id": id_, "error": {"code": -32601, "message": "no such method"}})
+
+    return answer
+
+
+async def newer(method: str, params: dict[str, Any], id_: Any, send: Send) -> None:
+    del params
+    if method == "server/discover":
+        await send({"id": id_, "result": {**NEWER, "resultType": "complete"}})
+    elif method == "tools/list":
+        listed = {"tools": [ECHO], "ttlMs": 0, "cacheScope": "private", "resultType": "complete"}
+        await send({"id": id_, "result": listed})
+    elif method == "tools/call":
+        await send({"id": id_, "result": {"content": [{"type": "text", "text": "new"}], "resultType": "complete"}})
+    else:
+        await send({"id": id_, "error": {"code": -32601, "message": "no such method"}})
+
+
+async def called(one: Session, timeout_s: float = 5) -> dict[str, Any]:
+    return await one.call("echo", {}, timeout_s=timeout_s, on_progress=lambda _: None)
+
+
+@pytest.mark.parametrize("modern_first", [True, False])
+@pytest.mark.parametrize("server, said", [(newer, "new"), ("older", "old")])
+async def test_both_revisions_are_found_whichever_is_tried_first(server: Any, said: str, modern_first: bool) -> None:
+    async def call(_: str, __: dict[str, Any], id_: Any, send: Send) -> None:
+        await send({"id": id_, "result": {"content": [{"type": "text", "text": "old"}]}})
+
+    one = session(older(call) if server == "older" else server, modern_first=modern_first)
+    await one.start(20)
+    try:
+        assert list(one.definitions.tools) == ["echo"]
+        assert (await called(one))["content"][0]["text"] == said
+    finally:
+        await one.end()
+
+
+async def test_a_cancelled_call_is_cancelled_at_the_server_and_the_session_goes_on() -> None:
+    seen: list[dict[str, Any]] = []
+    hanging = asyncio.Event()
+
+    async def call(_: str, __: dict[str, Any], id_: Any, send: Send) -> None:
+        if hanging.is_set():
+            await send({"id": id_, "result": {"content": []}})
+        hanging.set()
+
+    one = session(older(call), seen=seen)
+    await one.start(20)
+    try:
+        task = asyncio.create_task(called(one, 60))
+        await hanging.wait()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        assert [message["method"] for message in seen if "method" in message][-1] == "notifications/cancelled"
+        assert (await called(one))["content"] == []
+    finally:
+        await one.end()
+
+
+async def _nothing(*_: Any) -> None:
+    """Never answer."""
+
+
+async def _not_a_result(_: str, __: dict[str, Any], id_: Any, send: Send) -> None:
+    await send({"id": id_, "result": {"content": "no list"}})
+
+
+async def _wants_input(_: str, __: dict[str, Any], id_: Any, send: Send) -> None:
+    await send({"id": id_, "error": {"code": -32042, "message": "visit \x1b[31mhttps://evil.example"}})
+
+
+async def _flood(_: str, __: dict[str, Any], id_: Any, send: Send) -> None:
+    while True:
+        await send({"method": "notifications/progress", "params": {"progressToken": id_, "progress": 1}})
+
+
+async def _asks(_: str, __: dict[str, Any], ___: Any, send: Send) -> None:
+    for number in range(1000):
+        await send({"id": f"q{number}", "method": "sampling/createMessage", "params": {"messages": [], "maxTokens": 1}})
+
+
+@pytest.mark.parametrize(
+    "answer, said",
+    [
+        (_nothing, "did not answer within 1 s"),
+        (_not_a_result, "an answer that is not MCP"),
+        (_wants_input, "visit \u241b[31mhttps://evil.example"),
+        (_flood, "more than 10,000 messages"),
+        (_asks, "more than 100 requests of its own"),
+    ],
+)
+async def test_what_a_server_does_wrong_is_an_error_of_the_call(answer: Answers, said: str) -> None:
+    one = session(older(answer))
+    await one.start(20)
+    try:
+        with pytest.raises(ServerFailed) as failed:
+            await called(one, 1 if answer is _nothing else 60)
+        assert said in str(failed.value)
+    finally:
+        await one.end()
+
+
+async def test_a_list_of_tools_without_end_is_refused() -> None:
+    async def endless(method: str, params: dict[str, Any], id_: Any, send: Send) -> None:
+        if method == "initialize":
+            await send({"id": id_, "result": OLDER})
+        else:
+            await send({"id": id_, "result": {"tools": [], "nextCursor": f"{params.get('cursor', '')}x"}})
+
+    with pytest.raises(ServerFailed, match="has no end"):
+        await session(endless).start(60)
+
+
+async def test_a_server_that_never_answers_does_not_hold_up_a_call_for_ever() -> None:
+    with pytest.raises(ServerFailed, match="did not list its tools within 1 s"):
+        await session(_nothing).start(1)
+
+
+async def test_tools_that_changed_are_listed_again() -> None:
+    tools = [ECHO]
+
+    async def call(_: str, __: dict[str, Any], id_: Any, send: Send) -> None:
+        tools.append({**ECHO, "name": "more"})
+        await send({"method": "notifications/tools/list_changed"})
+        await send({"id": id_, "result": {"content": []}})
+
+    async def answer(method: str, params: dict[str, Any], id_: Any, send: Send) -> None:
+        await older(call, tools)(method, params, id_, send)
+
+    one = session(answer)
+    await one.start(20)
+    try:
+        await called(one)
+        await one.list_tools()
+        assert list(one.definitions.tools) == ["echo", "more"]
+    finally:
+        await one.end()
+
+
+def test_what_would_take_long_to_parse_is_refused_before_and_a_long_text_is_not() -> None:
+    traffic = Traffic()
+    with traffic.request():
+        traffic.received(b'"' + b'{\\"a\\": 1}' * 100_000 + b'"')
+    for heavy in (b"[]," * 400_000, b'"a":"b",' * 100_000, b"1," * 600_000):
+        with traffic.request(), pytest.raises(SentTooMuch):
+            traffic.received(heavy)
