@@ -2,15 +2,21 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 
+from pydantic import JsonValue
+
 from agent.filesystem import OnOutput
+from agent.messages import ToolResult
 from agent.state import VerdictKind
 from airlock.v1 import tool_service_pb2 as pb
-from gateway.services.messages import message
+from gateway.errors import InvalidArgument
+from gateway.services.messages import in_time, message
 from gateway.serving.edge import Authenticator, deadline_s, streaming, unary
+from gateway.serving.request_checks import check
 from gateway.tenancy.tenants import Tenant
+from gateway.tool_calls.caller_tool import PREFIX, CallerTool
 from gateway.tool_calls.output_pieces import OutputPieces
 from gateway.tool_calls.requested_calls import RequestedCalls
 from gateway.tool_calls.tool_calls import FinishedToolCall, NewCall, ToolCalls
@@ -22,7 +28,7 @@ class ToolService(grpc_pb.ToolServiceServicer):
     """Runs single tool calls."""
 
     scope = "tool"
-    works = ("StreamToolCall",)
+    works = ("RunCallerTool", "StreamToolCall")
     frees = ("CancelToolCall",)
 
     tool_calls: ToolCalls
@@ -64,11 +70,60 @@ class ToolService(grpc_pb.ToolServiceServicer):
         self.requested.cancel(tenant, request.request_id)
         return pb.CancelToolCallResponse()
 
+    @streaming
+    async def RunCallerTool(
+        self, tenant: Tenant, request: AsyncIterator[pb.RunCallerToolRequest]
+    ) -> AsyncIterator[pb.RunCallerToolResponse]:
+        """Have the caller run a tool of its own; the call is cancelled when the client disconnects."""
+        messages = aiter(request)
+        asked = await _opening(messages)
+        starts: asyncio.Queue[pb.CallerToolStart | None] = asyncio.Queue()
+
+        async def have_run(call_id: str, arguments: Mapping[str, JsonValue]) -> ToolResult:
+            starts.put_nowait(pb.CallerToolStart(call_id=call_id, arguments_json=json.dumps(dict(arguments))))
+            return await _caller_result(messages)
+
+        tool = CallerTool(have_run, tenant.policy.document.limits.timeout_s)
+        new = NewCall(asked.thread, f"{PREFIX}{asked.name}", asked.arguments_json, executor=tool)
+        call = asyncio.create_task(self.tool_calls.call(tenant, new))
+        call.add_done_callback(lambda _: starts.put_nowait(None))
+        try:
+            if (start := await starts.get()) is not None:
+                yield pb.RunCallerToolResponse(start=start)
+            finished = await call
+            if tool.error is not None:
+                raise tool.error
+            yield pb.RunCallerToolResponse(result=_result(finished, asked.thread))
+        finally:
+            call.cancel()
+            await asyncio.gather(call, return_exceptions=True)
+
     async def _call(
         self, tenant: Tenant, asked: pb.CallToolRequest, on_output: OnOutput | None = None
     ) -> FinishedToolCall:
         new = NewCall(asked.thread, asked.name, asked.arguments_json, on_output)
         return await self.requested.call(tenant, new, asked.request_id, deadline_s=deadline_s())
+
+
+async def _opening(messages: AsyncIterator[pb.RunCallerToolRequest]) -> pb.CallerToolCall:
+    first = await in_time(anext(messages, None), "no message came", "the first must be `call`")
+    if first is None or first.WhichOneof("request") != "call":
+        raise InvalidArgument("the first message must be `call`; the result follows in the second, after `start`")
+    check(first)
+    return first.call
+
+
+async def _caller_result(messages: AsyncIterator[pb.RunCallerToolRequest]) -> ToolResult:
+    """Return what came of the caller's tool; it may take long."""
+    said = await anext(messages, None)
+    if said is None:
+        gone = "the caller went away before it sent a result; what its tool did is not known"
+        return ToolResult.error(gone, outcome="cancelled")
+    if said.WhichOneof("request") != "result":
+        raise InvalidArgument("the second message must be `result`; what the tool did is not known")
+    check(said)
+    failed = said.result.is_error
+    return ToolResult(said.result.content, "failed" if failed else "completed", is_error=failed)
 
 
 def _result(finished: FinishedToolCall, thread: str) -> pb.ToolResult:

@@ -55,6 +55,11 @@ class ToolServiceStub:
                 request_serializer=gateway_dot_v1_dot_tool__service__pb2.CancelToolCallRequest.SerializeToString,
                 response_deserializer=gateway_dot_v1_dot_tool__service__pb2.CancelToolCallResponse.FromString,
                 _registered_method=True)
+        self.RunCallerTool = channel.stream_stream(
+                '/gateway.v1.ToolService/RunCallerTool',
+                request_serializer=gateway_dot_v1_dot_tool__service__pb2.RunCallerToolRequest.SerializeToString,
+                response_deserializer=gateway_dot_v1_dot_tool__service__pb2.RunCallerToolResponse.FromString,
+                _registered_method=True)
 
 
 class ToolServiceServicer:
@@ -93,6 +98,18 @@ class ToolServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def RunCallerTool(self, request_iterator, context):
+        """RunCallerTool passes a call of a tool that the caller itself runs, such as a function of its program, through
+        policy, journal and audit. The first message is the call. If it may run, the first answer is `start`: the caller
+        runs its tool with these arguments and sends what came of it. The last answer is the result as it may be shown to a
+        model: redacted, judged by the rules on results, evicted if it is too large. For a call that is denied or waits for
+        an approval it is the only answer. The policy's limits.timeout_s bounds how long the tool may take. The call ends
+        with its connection, and is not safe to repeat: whether the tool had effects only the caller knows.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ToolServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -115,6 +132,11 @@ def add_ToolServiceServicer_to_server(servicer, server):
                     servicer.CancelToolCall,
                     request_deserializer=gateway_dot_v1_dot_tool__service__pb2.CancelToolCallRequest.FromString,
                     response_serializer=gateway_dot_v1_dot_tool__service__pb2.CancelToolCallResponse.SerializeToString,
+            ),
+            'RunCallerTool': grpc.stream_stream_rpc_method_handler(
+                    servicer.RunCallerTool,
+                    request_deserializer=gateway_dot_v1_dot_tool__service__pb2.RunCallerToolRequest.FromString,
+                    response_serializer=gateway_dot_v1_dot_tool__service__pb2.RunCallerToolResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -226,6 +248,33 @@ class ToolService:
             '/gateway.v1.ToolService/CancelToolCall',
             gateway_dot_v1_dot_tool__service__pb2.CancelToolCallRequest.SerializeToString,
             gateway_dot_v1_dot_tool__service__pb2.CancelToolCallResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RunCallerTool(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/gateway.v1.ToolService/RunCallerTool',
+            gateway_dot_v1_dot_tool__service__pb2.RunCallerToolRequest.SerializeToString,
+            gateway_dot_v1_dot_tool__service__pb2.RunCallerToolResponse.FromString,
             options,
             channel_credentials,
             insecure,

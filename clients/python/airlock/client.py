@@ -2,8 +2,9 @@
 
 import asyncio
 import contextlib
+import inspect
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -18,8 +19,10 @@ from airlock.errors import (
     InvalidArgument,
     Overloaded,
     PermissionDenied,
+    TooLarge,
     Unavailable,
 )
+from airlock.input import RequestStream
 from airlock.messages import Fields, message, record
 from airlock.ports import PortCalls
 from airlock.processes import OutputText, ProcessCalls, call_failed
@@ -30,6 +33,12 @@ from airlock.transfers import TransferCalls
 from airlock.usage import UsageCalls
 from airlock.v1 import tool_service_pb2 as pb
 from airlock.wire import OfCaller, OnOutput, give
+
+_CALLER_RESULT_LIMIT_BYTES = 2 * 1024 * 1024
+_ERROR_LIMIT_CHARS = 64 * 1024
+
+RunTool = Callable[[Mapping[str, Any]], Awaitable[str | bytes] | str | bytes]
+"""A tool of the caller's own, given its arguments; returns what a model would read."""
 
 
 @dataclass(frozen=True)
@@ -154,11 +163,7 @@ class Client(
         the outcome is interrupted. Raises InvalidArgument, RequestIdReused, QuotaExceeded, Overloaded,
         DeadlineExceeded, Unavailable.
         """
-        try:
-            arguments_json = json.dumps(arguments)
-        except (TypeError, ValueError, RecursionError) as error:
-            raise InvalidArgument(f"arguments: they cannot be written as JSON: {error}") from error
-        asked: Fields = {"arguments_json": arguments_json, "request_id": request_id}
+        asked: Fields = {"arguments_json": _json_of(arguments), "request_id": request_id}
         request = message(pb.CallToolRequest, thread=thread, name=name, **asked)
         try:
             if on_output is not None:
@@ -173,6 +178,33 @@ class Client(
         except BaseException:  # a cancelled await, or an exit that `on_output` raised
             await self._cancel_call(request.request_id)
             raise
+
+    async def run_caller_tool(
+        self, name: str, arguments: Mapping[str, Any], run: RunTool, *, thread: str = "default"
+    ) -> ToolResult:
+        """Run a tool of your own under the tenant's policy, which judges it as `caller/NAME`.
+
+        If it may run, `run`, a function or coroutine function, gets the arguments and returns the text or bytes, at
+        most 2 MiB, that a model would read. The result has them as a model may see them: redacted, withheld by a rule,
+        or evicted. What `run` raises makes a failed result. Cancelling the await, a lost connection and the policy's
+        limits.timeout_s cancel `run`; what it did by then stays done. Raises as call_tool does.
+        """
+        asked: Fields = {"thread": thread, "name": name, "arguments_json": _json_of(arguments)}
+        opening = message(pb.RunCallerToolRequest, call=message(pb.CallerToolCall, **asked))
+        judged: asyncio.Future[Mapping[str, Any]] = asyncio.get_running_loop().create_future()
+
+        async def requests() -> AsyncGenerator[pb.RunCallerToolRequest]:
+            yield opening
+            yield pb.RunCallerToolRequest(result=await _came_of(run, await judged))
+
+        with self._translated():
+            call = self._open(self._method(pb.RunCallerToolRequest))
+            async with RequestStream(call, requests()):
+                async for said in call:
+                    if said.WhichOneof("response") == "result":
+                        return _result(said.result)
+                    judged.set_result(json.loads(said.start.arguments_json))
+        raise Internal("the stream ended without a result")
 
     async def _streamed_call(
         self, request: pb.CallToolRequest, on_output: OnOutput, timeout_s: float | None
@@ -206,6 +238,27 @@ class Client(
         with contextlib.suppress(AirlockError, asyncio.CancelledError):
             cancel = self._ask(pb.CancelToolCallRequest, safe=False, timeout_s=2.0, request_id=request_id)
             await asyncio.shield(cancel)
+
+
+async def _came_of(run: RunTool, arguments: Mapping[str, Any]) -> pb.CallerToolResult:
+    """Run a tool of the caller's and return what came of it."""
+    try:
+        said = run(arguments)
+        said = await said if inspect.isawaitable(said) else said
+        content = said.encode("utf-8", "replace") if isinstance(said, str) else bytes(said)
+        if len(content) > _CALLER_RESULT_LIMIT_BYTES:
+            raise TooLarge(f"the result has {len(content):,} bytes, and {_CALLER_RESULT_LIMIT_BYTES:,} are the limit")
+    except Exception as error:
+        said = f"{type(error).__name__}: {error}"[:_ERROR_LIMIT_CHARS]
+        return pb.CallerToolResult(content=said.encode("utf-8", "replace"), is_error=True)
+    return pb.CallerToolResult(content=content)
+
+
+def _json_of(arguments: Mapping[str, Any]) -> str:
+    try:
+        return json.dumps(arguments)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidArgument(f"arguments: they cannot be written as JSON: {error}") from error
 
 
 async def _give_rest(result: ToolResult, given: Mapping[str, int], on_output: OnOutput) -> None:

@@ -20,7 +20,7 @@ from airlock.approvals import Answer, Approval, ApprovalStatus, Grant
 from airlock.audit import AuditQuery
 from airlock.audit_chain import AuditRecord, ChainReport
 from airlock.background_loop import BackgroundLoop
-from airlock.client import Tool, ToolResult
+from airlock.client import RunTool, Tool, ToolResult
 from airlock.connection import Tls
 from airlock.files import FileEntry
 from airlock.input import Input
@@ -156,6 +156,9 @@ class SyncClient:
         request_id: str = "",
         attachments: Sequence[str] = (),
     ) -> Generator[Event, None, None]: ...
+    def run_caller_tool(
+        self, name: str, arguments: Mapping[str, Any], run: RunTool, *, thread: str = "default"
+    ) -> ToolResult: ...
     def run_program(
         self,
         argv: Sequence[str],

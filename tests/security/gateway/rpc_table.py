@@ -184,6 +184,16 @@ RPCS: Mapping[str, Rpc] = {
     "ToolService/ListTools": Rpc("tool", _of(tool.ListToolsRequest), OK),
     "ToolService/CallTool": Rpc("tool", _call, OK, makes=True),
     "ToolService/StreamToolCall": Rpc("tool", lambda ids: tool.StreamToolCallRequest(call=_call(ids)), OK, makes=True),
+    "ToolService/RunCallerTool": Rpc(
+        "tool",
+        lambda ids: [
+            tool.RunCallerToolRequest(
+                call=tool.CallerToolCall(thread=ids.thread, name="refund", arguments_json='{"amount": 1}')
+            )
+        ],
+        OK,
+        makes=True,
+    ),
     "ToolService/CancelToolCall": Rpc("tool", _of(tool.CancelToolCallRequest, request_id="request_id")),
     "UsageService/GetUsage": Rpc("run", _of(usage.GetUsageRequest, tenant="tenant"), of_operators="operate"),
     "WorkspaceService/ReadFile": Rpc(

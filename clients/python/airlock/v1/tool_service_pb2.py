@@ -15,7 +15,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dgateway/v1/tool_service.proto\x12\ngateway.v1\"\x12\n\x10ListToolsRequest\"4\n\x11ListToolsResponse\x12\x1f\n\x05tools\x18\x01 \x03(\x0b\x32\x10.gateway.v1.Tool\"B\n\x04Tool\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x02 \x01(\t\x12\x17\n\x0fparameters_json\x18\x03 \x01(\t\"\xa7\x01\n\x0f\x43\x61llToolRequest\x12.\n\x06thread\x18\x01 \x01(\tB\x1e\xbaH\x1br\x19\x18\x80\x02\x32\x14^( |[^\\p{C}\\p{Z}])*$\x12\x18\n\x04name\x18\x02 \x01(\tB\n\xbaH\x07r\x05\x10\x01\x18\x80\x01\x12\x16\n\x0e\x61rguments_json\x18\x03 \x01(\t\x12\x32\n\nrequest_id\x18\x04 \x01(\tB\x1e\xbaH\x1br\x19\x18\x80\x01\x32\x14^( |[^\\p{C}\\p{Z}])*$\"J\n\x15StreamToolCallRequest\x12\x31\n\x04\x63\x61ll\x18\x01 \x01(\x0b\x32\x1b.gateway.v1.CallToolRequestB\x06\xbaH\x03\xc8\x01\x01\"M\n\x15\x43\x61ncelToolCallRequest\x12\x34\n\nrequest_id\x18\x01 \x01(\tB \xbaH\x1dr\x1b\x10\x01\x18\x80\x01\x32\x14^( |[^\\p{C}\\p{Z}])*$\"\x18\n\x16\x43\x61ncelToolCallResponse\":\n\x10\x43\x61llToolResponse\x12&\n\x06result\x18\x01 \x01(\x0b\x32\x16.gateway.v1.ToolResult\"u\n\x16StreamToolCallResponse\x12(\n\x06output\x18\x01 \x01(\x0b\x32\x16.gateway.v1.ToolOutputH\x00\x12(\n\x06result\x18\x02 \x01(\x0b\x32\x16.gateway.v1.ToolResultH\x00\x42\x07\n\x05\x65vent\"*\n\nToolOutput\x12\x0e\n\x06stderr\x18\x01 \x01(\x08\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\"^\n\x07\x45victed\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x12\n\nsize_bytes\x18\x02 \x01(\x03\x12\r\n\x05lines\x18\x03 \x01(\x03\x12\x0e\n\x06sha256\x18\x04 \x01(\t\x12\x12\n\nincomplete\x18\x05 \x01(\x08\"\xc6\x03\n\nToolResult\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\t\x12\x0e\n\x06thread\x18\x02 \x01(\t\x12$\n\x07verdict\x18\x03 \x01(\x0e\x32\x13.gateway.v1.Verdict\x12\x0c\n\x04rule\x18\x04 \x01(\t\x12\x0e\n\x06reason\x18\x05 \x01(\t\x12\x0f\n\x07outcome\x18\x06 \x01(\t\x12\x16\n\texit_code\x18\x07 \x01(\x05H\x00\x88\x01\x01\x12\x0f\n\x07\x63ontent\x18\x08 \x01(\x0c\x12\x10\n\x08is_error\x18\t \x01(\x08\x12$\n\x07\x65victed\x18\n \x01(\x0b\x32\x13.gateway.v1.Evicted\x12\x13\n\x0b\x64uration_ms\x18\x0b \x01(\x01\x12\x0e\n\x06stdout\x18\x0c \x01(\x0c\x12\x0e\n\x06stderr\x18\r \x01(\x0c\x12\x0c\n\x04note\x18\x0e \x01(\t\x12\x13\n\x0b\x61pproval_id\x18\x0f \x01(\t\x12\x16\n\x0epolicy_version\x18\x10 \x01(\t\x12\x1d\n\x15\x65\x64ited_arguments_json\x18\x11 \x01(\t\x12+\n\x0b\x61ttachments\x18\x12 \x03(\x0b\x32\x16.gateway.v1.ResultFile\x12\x17\n\x0fstructured_json\x18\x13 \x01(\tB\x0c\n\n_exit_code\"R\n\nResultFile\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x12\n\nmedia_type\x18\x02 \x01(\t\x12\x12\n\nsize_bytes\x18\x03 \x01(\x03\x12\x0e\n\x06sha256\x18\x04 \x01(\t*X\n\x07Verdict\x12\x17\n\x13VERDICT_UNSPECIFIED\x10\x00\x12\x11\n\rVERDICT_ALLOW\x10\x01\x12\x0f\n\x0bVERDICT_ASK\x10\x02\x12\x10\n\x0cVERDICT_DENY\x10\x03\x32\xe0\x03\n\x0bToolService\x12[\n\tListTools\x12\x1c.gateway.v1.ListToolsRequest\x1a\x1d.gateway.v1.ListToolsResponse\"\x11\x82\xd3\xe4\x93\x02\x0b\x12\t/v1/tools\x12g\n\x08\x43\x61llTool\x12\x1b.gateway.v1.CallToolRequest\x1a\x1c.gateway.v1.CallToolResponse\" \x82\xd3\xe4\x93\x02\x1a\"\x15/v1/tools/{name}:call:\x01*\x12\x85\x01\n\x0eStreamToolCall\x12!.gateway.v1.StreamToolCallRequest\x1a\".gateway.v1.StreamToolCallResponse\"*\x82\xd3\xe4\x93\x02$\"\x1c/v1/tools/{call.name}:stream:\x04\x63\x61ll0\x01\x12\x82\x01\n\x0e\x43\x61ncelToolCall\x12!.gateway.v1.CancelToolCallRequest\x1a\".gateway.v1.CancelToolCallResponse\")\x82\xd3\xe4\x93\x02#\"!/v1/toolCalls/{request_id}:cancelb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dgateway/v1/tool_service.proto\x12\ngateway.v1\"\x12\n\x10ListToolsRequest\"4\n\x11ListToolsResponse\x12\x1f\n\x05tools\x18\x01 \x03(\x0b\x32\x10.gateway.v1.Tool\"B\n\x04Tool\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x02 \x01(\t\x12\x17\n\x0fparameters_json\x18\x03 \x01(\t\"\xa7\x01\n\x0f\x43\x61llToolRequest\x12.\n\x06thread\x18\x01 \x01(\tB\x1e\xbaH\x1br\x19\x18\x80\x02\x32\x14^( |[^\\p{C}\\p{Z}])*$\x12\x18\n\x04name\x18\x02 \x01(\tB\n\xbaH\x07r\x05\x10\x01\x18\x80\x01\x12\x16\n\x0e\x61rguments_json\x18\x03 \x01(\t\x12\x32\n\nrequest_id\x18\x04 \x01(\tB\x1e\xbaH\x1br\x19\x18\x80\x01\x32\x14^( |[^\\p{C}\\p{Z}])*$\"J\n\x15StreamToolCallRequest\x12\x31\n\x04\x63\x61ll\x18\x01 \x01(\x0b\x32\x1b.gateway.v1.CallToolRequestB\x06\xbaH\x03\xc8\x01\x01\"M\n\x15\x43\x61ncelToolCallRequest\x12\x34\n\nrequest_id\x18\x01 \x01(\tB \xbaH\x1dr\x1b\x10\x01\x18\x80\x01\x32\x14^( |[^\\p{C}\\p{Z}])*$\"\x18\n\x16\x43\x61ncelToolCallResponse\"}\n\x14RunCallerToolRequest\x12*\n\x04\x63\x61ll\x18\x01 \x01(\x0b\x32\x1a.gateway.v1.CallerToolCallH\x00\x12.\n\x06result\x18\x02 \x01(\x0b\x32\x1c.gateway.v1.CallerToolResultH\x00\x42\t\n\x07request\"\x85\x01\n\x0e\x43\x61llerToolCall\x12.\n\x06thread\x18\x01 \x01(\tB\x1e\xbaH\x1br\x19\x18\x80\x02\x32\x14^( |[^\\p{C}\\p{Z}])*$\x12+\n\x04name\x18\x02 \x01(\tB\x1d\xbaH\x1ar\x18\x32\x16^[A-Za-z0-9_.-]{1,64}$\x12\x16\n\x0e\x61rguments_json\x18\x03 \x01(\t\"A\n\x10\x43\x61llerToolResult\x12\x1b\n\x07\x63ontent\x18\x01 \x01(\x0c\x42\n\xbaH\x07z\x05\x18\x80\x80\x80\x01\x12\x10\n\x08is_error\x18\x02 \x01(\x08\"{\n\x15RunCallerToolResponse\x12,\n\x05start\x18\x01 \x01(\x0b\x32\x1b.gateway.v1.CallerToolStartH\x00\x12(\n\x06result\x18\x02 \x01(\x0b\x32\x16.gateway.v1.ToolResultH\x00\x42\n\n\x08response\":\n\x0f\x43\x61llerToolStart\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\t\x12\x16\n\x0e\x61rguments_json\x18\x02 \x01(\t\":\n\x10\x43\x61llToolResponse\x12&\n\x06result\x18\x01 \x01(\x0b\x32\x16.gateway.v1.ToolResult\"u\n\x16StreamToolCallResponse\x12(\n\x06output\x18\x01 \x01(\x0b\x32\x16.gateway.v1.ToolOutputH\x00\x12(\n\x06result\x18\x02 \x01(\x0b\x32\x16.gateway.v1.ToolResultH\x00\x42\x07\n\x05\x65vent\"*\n\nToolOutput\x12\x0e\n\x06stderr\x18\x01 \x01(\x08\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\"^\n\x07\x45victed\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x12\n\nsize_bytes\x18\x02 \x01(\x03\x12\r\n\x05lines\x18\x03 \x01(\x03\x12\x0e\n\x06sha256\x18\x04 \x01(\t\x12\x12\n\nincomplete\x18\x05 \x01(\x08\"\xc6\x03\n\nToolResult\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\t\x12\x0e\n\x06thread\x18\x02 \x01(\t\x12$\n\x07verdict\x18\x03 \x01(\x0e\x32\x13.gateway.v1.Verdict\x12\x0c\n\x04rule\x18\x04 \x01(\t\x12\x0e\n\x06reason\x18\x05 \x01(\t\x12\x0f\n\x07outcome\x18\x06 \x01(\t\x12\x16\n\texit_code\x18\x07 \x01(\x05H\x00\x88\x01\x01\x12\x0f\n\x07\x63ontent\x18\x08 \x01(\x0c\x12\x10\n\x08is_error\x18\t \x01(\x08\x12$\n\x07\x65victed\x18\n \x01(\x0b\x32\x13.gateway.v1.Evicted\x12\x13\n\x0b\x64uration_ms\x18\x0b \x01(\x01\x12\x0e\n\x06stdout\x18\x0c \x01(\x0c\x12\x0e\n\x06stderr\x18\r \x01(\x0c\x12\x0c\n\x04note\x18\x0e \x01(\t\x12\x13\n\x0b\x61pproval_id\x18\x0f \x01(\t\x12\x16\n\x0epolicy_version\x18\x10 \x01(\t\x12\x1d\n\x15\x65\x64ited_arguments_json\x18\x11 \x01(\t\x12+\n\x0b\x61ttachments\x18\x12 \x03(\x0b\x32\x16.gateway.v1.ResultFile\x12\x17\n\x0fstructured_json\x18\x13 \x01(\tB\x0c\n\n_exit_code\"R\n\nResultFile\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x12\n\nmedia_type\x18\x02 \x01(\t\x12\x12\n\nsize_bytes\x18\x03 \x01(\x03\x12\x0e\n\x06sha256\x18\x04 \x01(\t*X\n\x07Verdict\x12\x17\n\x13VERDICT_UNSPECIFIED\x10\x00\x12\x11\n\rVERDICT_ALLOW\x10\x01\x12\x0f\n\x0bVERDICT_ASK\x10\x02\x12\x10\n\x0cVERDICT_DENY\x10\x03\x32\xe7\x04\n\x0bToolService\x12[\n\tListTools\x12\x1c.gateway.v1.ListToolsRequest\x1a\x1d.gateway.v1.ListToolsResponse\"\x11\x82\xd3\xe4\x93\x02\x0b\x12\t/v1/tools\x12g\n\x08\x43\x61llTool\x12\x1b.gateway.v1.CallToolRequest\x1a\x1c.gateway.v1.CallToolResponse\" \x82\xd3\xe4\x93\x02\x1a\"\x15/v1/tools/{name}:call:\x01*\x12\x85\x01\n\x0eStreamToolCall\x12!.gateway.v1.StreamToolCallRequest\x1a\".gateway.v1.StreamToolCallResponse\"*\x82\xd3\xe4\x93\x02$\"\x1c/v1/tools/{call.name}:stream:\x04\x63\x61ll0\x01\x12\x82\x01\n\x0e\x43\x61ncelToolCall\x12!.gateway.v1.CancelToolCallRequest\x1a\".gateway.v1.CancelToolCallResponse\")\x82\xd3\xe4\x93\x02#\"!/v1/toolCalls/{request_id}:cancel\x12\x84\x01\n\rRunCallerTool\x12 .gateway.v1.RunCallerToolRequest\x1a!.gateway.v1.RunCallerToolResponse\"*\x82\xd3\xe4\x93\x02$\"\x1f/v1/callerTools/{call.name}:run:\x01*(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -32,6 +32,12 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_STREAMTOOLCALLREQUEST'].fields_by_name['call']._serialized_options = b'\272H\003\310\001\001'
   _globals['_CANCELTOOLCALLREQUEST'].fields_by_name['request_id']._loaded_options = None
   _globals['_CANCELTOOLCALLREQUEST'].fields_by_name['request_id']._serialized_options = b'\272H\035r\033\020\001\030\200\0012\024^( |[^\\p{C}\\p{Z}])*$'
+  _globals['_CALLERTOOLCALL'].fields_by_name['thread']._loaded_options = None
+  _globals['_CALLERTOOLCALL'].fields_by_name['thread']._serialized_options = b'\272H\033r\031\030\200\0022\024^( |[^\\p{C}\\p{Z}])*$'
+  _globals['_CALLERTOOLCALL'].fields_by_name['name']._loaded_options = None
+  _globals['_CALLERTOOLCALL'].fields_by_name['name']._serialized_options = b'\272H\032r\0302\026^[A-Za-z0-9_.-]{1,64}$'
+  _globals['_CALLERTOOLRESULT'].fields_by_name['content']._loaded_options = None
+  _globals['_CALLERTOOLRESULT'].fields_by_name['content']._serialized_options = b'\272H\007z\005\030\200\200\200\001'
   _globals['_TOOLSERVICE'].methods_by_name['ListTools']._loaded_options = None
   _globals['_TOOLSERVICE'].methods_by_name['ListTools']._serialized_options = b'\202\323\344\223\002\013\022\t/v1/tools'
   _globals['_TOOLSERVICE'].methods_by_name['CallTool']._loaded_options = None
@@ -40,8 +46,10 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_TOOLSERVICE'].methods_by_name['StreamToolCall']._serialized_options = b'\202\323\344\223\002$\"\034/v1/tools/{call.name}:stream:\004call'
   _globals['_TOOLSERVICE'].methods_by_name['CancelToolCall']._loaded_options = None
   _globals['_TOOLSERVICE'].methods_by_name['CancelToolCall']._serialized_options = b'\202\323\344\223\002#\"!/v1/toolCalls/{request_id}:cancel'
-  _globals['_VERDICT']._serialized_start=1398
-  _globals['_VERDICT']._serialized_end=1486
+  _globals['_TOOLSERVICE'].methods_by_name['RunCallerTool']._loaded_options = None
+  _globals['_TOOLSERVICE'].methods_by_name['RunCallerTool']._serialized_options = b'\202\323\344\223\002$\"\037/v1/callerTools/{call.name}:run:\001*'
+  _globals['_VERDICT']._serialized_start=1913
+  _globals['_VERDICT']._serialized_end=2001
   _globals['_LISTTOOLSREQUEST']._serialized_start=45
   _globals['_LISTTOOLSREQUEST']._serialized_end=63
   _globals['_LISTTOOLSRESPONSE']._serialized_start=65
@@ -56,18 +64,28 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_CANCELTOOLCALLREQUEST']._serialized_end=510
   _globals['_CANCELTOOLCALLRESPONSE']._serialized_start=512
   _globals['_CANCELTOOLCALLRESPONSE']._serialized_end=536
-  _globals['_CALLTOOLRESPONSE']._serialized_start=538
-  _globals['_CALLTOOLRESPONSE']._serialized_end=596
-  _globals['_STREAMTOOLCALLRESPONSE']._serialized_start=598
-  _globals['_STREAMTOOLCALLRESPONSE']._serialized_end=715
-  _globals['_TOOLOUTPUT']._serialized_start=717
-  _globals['_TOOLOUTPUT']._serialized_end=759
-  _globals['_EVICTED']._serialized_start=761
-  _globals['_EVICTED']._serialized_end=855
-  _globals['_TOOLRESULT']._serialized_start=858
-  _globals['_TOOLRESULT']._serialized_end=1312
-  _globals['_RESULTFILE']._serialized_start=1314
-  _globals['_RESULTFILE']._serialized_end=1396
-  _globals['_TOOLSERVICE']._serialized_start=1489
-  _globals['_TOOLSERVICE']._serialized_end=1969
+  _globals['_RUNCALLERTOOLREQUEST']._serialized_start=538
+  _globals['_RUNCALLERTOOLREQUEST']._serialized_end=663
+  _globals['_CALLERTOOLCALL']._serialized_start=666
+  _globals['_CALLERTOOLCALL']._serialized_end=799
+  _globals['_CALLERTOOLRESULT']._serialized_start=801
+  _globals['_CALLERTOOLRESULT']._serialized_end=866
+  _globals['_RUNCALLERTOOLRESPONSE']._serialized_start=868
+  _globals['_RUNCALLERTOOLRESPONSE']._serialized_end=991
+  _globals['_CALLERTOOLSTART']._serialized_start=993
+  _globals['_CALLERTOOLSTART']._serialized_end=1051
+  _globals['_CALLTOOLRESPONSE']._serialized_start=1053
+  _globals['_CALLTOOLRESPONSE']._serialized_end=1111
+  _globals['_STREAMTOOLCALLRESPONSE']._serialized_start=1113
+  _globals['_STREAMTOOLCALLRESPONSE']._serialized_end=1230
+  _globals['_TOOLOUTPUT']._serialized_start=1232
+  _globals['_TOOLOUTPUT']._serialized_end=1274
+  _globals['_EVICTED']._serialized_start=1276
+  _globals['_EVICTED']._serialized_end=1370
+  _globals['_TOOLRESULT']._serialized_start=1373
+  _globals['_TOOLRESULT']._serialized_end=1827
+  _globals['_RESULTFILE']._serialized_start=1829
+  _globals['_RESULTFILE']._serialized_end=1911
+  _globals['_TOOLSERVICE']._serialized_start=2004
+  _globals['_TOOLSERVICE']._serialized_end=2619
 # @@protoc_insertion_point(module_scope)

@@ -66,6 +66,48 @@ class CancelToolCallResponse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
+class RunCallerToolRequest(_message.Message):
+    __slots__ = ("call", "result")
+    CALL_FIELD_NUMBER: _ClassVar[int]
+    RESULT_FIELD_NUMBER: _ClassVar[int]
+    call: CallerToolCall
+    result: CallerToolResult
+    def __init__(self, call: _Optional[_Union[CallerToolCall, _Mapping]] = ..., result: _Optional[_Union[CallerToolResult, _Mapping]] = ...) -> None: ...
+
+class CallerToolCall(_message.Message):
+    __slots__ = ("thread", "name", "arguments_json")
+    THREAD_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    ARGUMENTS_JSON_FIELD_NUMBER: _ClassVar[int]
+    thread: str
+    name: str
+    arguments_json: str
+    def __init__(self, thread: _Optional[str] = ..., name: _Optional[str] = ..., arguments_json: _Optional[str] = ...) -> None: ...
+
+class CallerToolResult(_message.Message):
+    __slots__ = ("content", "is_error")
+    CONTENT_FIELD_NUMBER: _ClassVar[int]
+    IS_ERROR_FIELD_NUMBER: _ClassVar[int]
+    content: bytes
+    is_error: bool
+    def __init__(self, content: _Optional[bytes] = ..., is_error: _Optional[bool] = ...) -> None: ...
+
+class RunCallerToolResponse(_message.Message):
+    __slots__ = ("start", "result")
+    START_FIELD_NUMBER: _ClassVar[int]
+    RESULT_FIELD_NUMBER: _ClassVar[int]
+    start: CallerToolStart
+    result: ToolResult
+    def __init__(self, start: _Optional[_Union[CallerToolStart, _Mapping]] = ..., result: _Optional[_Union[ToolResult, _Mapping]] = ...) -> None: ...
+
+class CallerToolStart(_message.Message):
+    __slots__ = ("call_id", "arguments_json")
+    CALL_ID_FIELD_NUMBER: _ClassVar[int]
+    ARGUMENTS_JSON_FIELD_NUMBER: _ClassVar[int]
+    call_id: str
+    arguments_json: str
+    def __init__(self, call_id: _Optional[str] = ..., arguments_json: _Optional[str] = ...) -> None: ...
+
 class CallToolResponse(_message.Message):
     __slots__ = ("result",)
     RESULT_FIELD_NUMBER: _ClassVar[int]
