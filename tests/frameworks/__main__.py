@@ -21,6 +21,7 @@ from tests.frameworks.frameworks import FRAMEWORKS, ROOT, Framework
 from tests.gateway_process import make_home, served
 
 _STRICT = Path(__file__).with_name("strict.yaml")
+_STREAMING = Path(__file__).with_name("streaming.yaml")
 _MYPY = Path(__file__).with_name("mypy.ini")
 _LIMIT_S = 1800
 
@@ -68,12 +69,15 @@ def _run_all(chosen: list[Framework], pytest_options: list[str]) -> tuple[dict[s
     with tempfile.TemporaryDirectory() as directory:
         home = make_home(Path(directory) / "frameworks")
         strict = home.add_tenant("strict", _STRICT.read_text(encoding="utf-8"))
+        streaming = home.add_tenant("streaming", _STREAMING.read_text(encoding="utf-8"))
         with served(home) as gateway:
             kept = {name: value for name, value in os.environ.items() if not name.startswith(("AIRLOCK_", "OPENAI_"))}
             given = {
                 "AIRLOCK_ADDRESS": gateway.address,
                 "AIRLOCK_API_KEY": home.key,
                 "AIRLOCK_STRICT_API_KEY": strict,
+                "AIRLOCK_STREAMING_API_KEY": streaming,
+                "AIRLOCK_STREAMING_APPROVER_API_KEY": home.make_key("streaming", "approve"),
                 "AIRLOCK_APPROVER_API_KEY": home.make_key("strict", "approve"),
             }
             for framework in chosen:

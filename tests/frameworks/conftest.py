@@ -46,6 +46,18 @@ def approver_key() -> str:
     return _given("AIRLOCK_APPROVER_API_KEY")
 
 
+@pytest.fixture(scope="session")
+def streaming_key() -> str:
+    """Return a key of the tenant that has the policy streaming.yaml."""
+    return _given("AIRLOCK_STREAMING_API_KEY")
+
+
+@pytest.fixture(scope="session")
+def streaming_approver_key() -> str:
+    """Return a key of an approver of that tenant."""
+    return _given("AIRLOCK_STREAMING_APPROVER_API_KEY")
+
+
 @pytest.fixture
 def thread() -> str:
     """Return the name of a thread that no other test uses."""

@@ -40,6 +40,8 @@ class Framework:
         return Path(__file__).parent / self.name
 
 
+_SUM = "python3 -c 'print(sum(range(101)))'"
+
 FRAMEWORKS = (
     Framework(
         "deepagents",
@@ -59,6 +61,44 @@ FRAMEWORKS = (
         turns=[
             Turn(calls=[Call("exec_command", {"cmd": "python3 -c 'print(sum(range(101)))'"})]),
             Turn(expect=["5050"], say="The sum is 5050."),
+        ],
+    ),
+    Framework(
+        "pydantic-ai",
+        distribution="pydantic-ai-slim",
+        adapter="pydantic_ai.py",
+        suite="WorkspaceBackendSuite",
+        suite_distribution="pydantic-ai-slim",
+        turns=[
+            Turn(calls=[Call("execute", {"command": _SUM})]),
+            Turn(expect=["5050"], say="The sum is 5050."),
+        ],
+    ),
+    Framework(
+        "google-adk",
+        distribution="google-adk",
+        adapter="google_adk.py",
+        turns=[
+            Turn(calls=[Call("Execute", {"command": _SUM})]),
+            Turn(expect=["5050"], say="The sum is 5050."),
+        ],
+    ),
+    Framework(
+        "strands",
+        distribution="strands-agents",
+        adapter="strands.py",
+        turns=[
+            Turn(calls=[Call("sandbox_shell", {"command": _SUM})]),
+            Turn(expect=["5050"], say="The sum is 5050."),
+        ],
+    ),
+    Framework(
+        "smolagents",
+        distribution="smolagents",
+        adapter="smolagents.py",
+        turns=[
+            Turn(say="Thought: I add.\n<code>\ntotal = sum(range(101))\nprint(total)\n</code>"),
+            Turn(expect=["5050"], say="<code>\nfinal_answer(total)\n</code>"),
         ],
     ),
 )
