@@ -18,7 +18,6 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-from airlock import Client, errors
 from google.adk.agents.invocation_context import InvocationContext
 from google.adk.code_executors.base_code_executor import BaseCodeExecutor
 from google.adk.code_executors.code_execution_utils import CodeExecutionInput, CodeExecutionResult, File
@@ -26,6 +25,7 @@ from google.adk.environment import BaseEnvironment, ExecutionResult
 from pydantic import PrivateAttr
 from typing_extensions import override
 
+from airlock import Client, errors
 from gateway.integrations import any_loop
 from gateway.integrations.adapter import connect
 from gateway.integrations.os_errors import os_errors

@@ -22,8 +22,6 @@ from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
-from airlock import Client, ProgramResult, Tool, ToolResult, errors
-from airlock import FileEntry as AirlockEntry
 from pydantic_ai import ApprovalRequired, RunContext, ToolDefinition, ToolFailed
 from pydantic_ai.capabilities import AbstractCapability
 from pydantic_ai.toolsets import AbstractToolset, ToolsetTool, WrapperToolset
@@ -40,6 +38,8 @@ from pydantic_ai.workspaces import (
 )
 from pydantic_core import SchemaValidator, core_schema, to_json, to_jsonable_python
 
+from airlock import Client, ProgramResult, Tool, ToolResult, errors
+from airlock import FileEntry as AirlockEntry
 from gateway.integrations.adapter import connect
 from gateway.integrations.os_errors import os_errors
 from gateway.integrations.programs import exit_code, explained, run_program

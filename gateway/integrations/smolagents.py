@@ -16,7 +16,6 @@ import uuid
 from collections.abc import Mapping
 from typing import Any
 
-from airlock import Client, ToolResult
 from smolagents.default_tools import FinalAnswerTool
 from smolagents.local_python_executor import CodeOutput
 from smolagents.monitoring import AgentLogger, LogLevel
@@ -24,6 +23,7 @@ from smolagents.remote_executors import RemotePythonExecutor
 from smolagents.utils import AgentError
 from typing_extensions import override
 
+from airlock import Client, ToolResult
 from gateway.integrations import any_loop
 from gateway.integrations.adapter import connect
 

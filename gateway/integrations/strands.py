@@ -17,7 +17,6 @@ import uuid
 from collections.abc import AsyncGenerator
 from typing import Any
 
-from airlock import Client, FileEntry
 from strands.sandbox import ExecutionResult, FileInfo, Sandbox, StreamChunk, StreamType
 from strands.sandbox.errors import SandboxPathNotFoundError, SandboxTimeoutError
 from strands.types.tools import AgentTool
@@ -27,6 +26,7 @@ from strands.vended_tools.shell import make_shell
 from strands.vended_tools.shell.types import SANDBOX_SHELL_DESCRIPTION
 from typing_extensions import override
 
+from airlock import Client, FileEntry
 from gateway.integrations import any_loop
 from gateway.integrations.adapter import connect
 from gateway.integrations.os_errors import os_errors

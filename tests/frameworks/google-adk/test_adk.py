@@ -9,7 +9,6 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from airlock import Client, errors
 from google.adk.agents import LlmAgent
 from google.adk.agents.invocation_context import InvocationContext
 from google.adk.code_executors.code_execution_utils import CodeExecutionInput, File
@@ -20,6 +19,7 @@ from google.adk.runners import InMemoryRunner
 from google.adk.tools.environment import EnvironmentToolset
 from google.genai import types
 
+from airlock import Client, errors
 from gateway.integrations.google_adk import AirlockCodeExecutor, AirlockEnvironment
 
 

@@ -8,10 +8,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 import pytest_asyncio
-from airlock import Client, errors
 from pydantic_ai.workspaces import WorkspaceBackend, WorkspaceRef
 from pydantic_ai.workspaces.conformance import WorkspaceBackendSuite
 
+from airlock import Client, errors
 from gateway.integrations.pydantic_ai import AirlockWorkspaceBackend
 
 # Not anyio, as the suite marks itself: one event loop for all, for grpc still wakes closed ones of earlier tests.

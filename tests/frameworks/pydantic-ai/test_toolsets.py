@@ -5,13 +5,13 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from airlock import Client
 from pydantic_ai import Agent, BinaryContent, DeferredToolRequests, ModelRetry, RunContext
 from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolCallPart, ToolReturnPart
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 from pydantic_ai.tools import DeferredToolResults
 from pydantic_ai.toolsets import FunctionToolset
 
+from airlock import Client
 from gateway.integrations.pydantic_ai import AirlockTools, AirlockWorkspace, JudgedTools
 
 

@@ -4,13 +4,13 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 
 import pytest
-from airlock import Client, errors
 from pydantic_ai import Agent, DeferredToolRequests, RunContext
 from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolCallPart
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 from pydantic_ai.tools import DeferredToolResults
 from pydantic_ai.workspaces import Workspace, WorkspaceOutputLimitError, WorkspaceTimeoutError
 
+from airlock import Client, errors
 from gateway.integrations.pydantic_ai import AirlockWorkspace, AirlockWorkspaceBackend, ApprovalWaits
 
 

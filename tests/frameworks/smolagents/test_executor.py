@@ -5,11 +5,11 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from airlock import Client, errors
 from smolagents import CodeAgent, tool
 from smolagents.models import ChatMessage, MessageRole, Model
 from smolagents.utils import AgentError
 
+from airlock import Client, errors
 from gateway.integrations import any_loop
 from gateway.integrations.smolagents import AirlockExecutor
 

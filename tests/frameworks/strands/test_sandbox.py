@@ -7,10 +7,10 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from airlock import Client, errors
 from strands.sandbox import ExecutionResult, StreamChunk
 from strands.sandbox.errors import SandboxPathNotFoundError, SandboxTimeoutError
 
+from airlock import Client, errors
 from gateway.integrations import any_loop
 from gateway.integrations.strands import AirlockSandbox
 
