@@ -70,7 +70,7 @@ async def test_commands_and_files_of_an_environment(environment: AirlockEnvironm
         await environment.read_file(Path("missing"))
     with pytest.raises(IsADirectoryError):
         await environment.read_file(Path("made"))
-    late = await environment.execute("echo begun; sleep 600", timeout=1)
+    late = await environment.execute("echo begun; sleep 600", timeout=5)
     assert (late.timed_out, late.stdout) == (True, "begun\n")
     await environment.close()
 

@@ -65,7 +65,7 @@ async def test_files_of_any_bytes_and_sizes(sandbox: AirlockSandbox) -> None:
 
 async def test_a_timeout_has_what_was_written_and_ends_what_was_started(sandbox: AirlockSandbox) -> None:
     with pytest.raises(SandboxTimeoutError) as caught:
-        await sandbox.execute("echo begun; setsid sleep 600", timeout=1)
+        await sandbox.execute("echo begun; setsid sleep 600", timeout=5)
     assert caught.value.stdout == "begun\n"
     assert (await sandbox.execute("pgrep -c sleep")).stdout == "0\n"
 
