@@ -34,6 +34,10 @@ def _server_name(name: str) -> str:
         raise ValueError(
             f"{name!r} cannot name a server: use up to 32 small letters and digits, joined by single '_' or '-'"
         )
+    if name == "caller":
+        raise ValueError(
+            "'caller' cannot name a server: policies call the tools that callers run themselves caller/NAME"
+        )
     return name
 
 

@@ -16,6 +16,7 @@ from gateway.config.agent_settings import AgentSettings
         ("a__b", {"command": ["x"]}, "cannot name a server"),
         ("a/b", {"command": ["x"]}, "cannot name a server"),
         ("x" * 33, {"command": ["x"]}, "cannot name a server"),
+        ("caller", {"command": ["x"]}, "cannot name a server"),
         ("a", {}, "set one of command"),
         ("a", {"command": ["x"], "url": "https://a.example/mcp"}, "set one of command"),
         ("a", {"url": "ftp://a.example"}, "write https://HOST/PATH"),
