@@ -107,6 +107,7 @@ async def world(database_url: str, tmp_path: Path) -> AsyncIterator[World]:
             TenantAdmin(config, policies, database, cast(Any, erasure)),
             KeyStore(database),
             losing := LosingAdmin(config, policies),
+            cast(Any, None),
             authentication(config.identity, config.path, database, Tenants(config, policies)),
         )
         server = grpc.aio.server()
