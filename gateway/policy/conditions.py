@@ -8,11 +8,11 @@ rules allow, and allows nothing itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any
 from zoneinfo import ZoneInfo
 
 from gateway.policy.argv import ArgvPrefix, compile_argv
@@ -21,15 +21,14 @@ from gateway.policy.decision import Effect, Facts, Layer, RuleLimit
 from gateway.policy.document import Condition, Rule
 from gateway.policy.expressions import Expression, ExpressionError, compile_expression, context
 from gateway.policy.fields import SizeRange, TimeWindow
-from gateway.policy.globs import PathGlob, compile_glob, read_glob
-from gateway.policy.globs_cover import covers, may_meet
+from gateway.policy.globs import PathGlob, compile_glob
+from gateway.policy.globs_cover import UNLIMITED, Budget, covers, may_meet
 from gateway.policy.hosts import HostPattern, compile_host
 from gateway.policy.parts import Part
 from gateway.policy.url_paths import compile_url_glob
 
 NAMES = frozenset({"paths", "argv", "hosts"})
 """The conditions that the index of rules matches; all others are matched here, and a new one counts as such."""
-T = TypeVar("T")
 _DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 _PERIODS_S = {"minute": 60, "hour": 3600, "day": 86_400}
 
@@ -119,9 +118,9 @@ class Conditions:
     def whole(self, part: Part, call: Call) -> Certainty:
         """Return whether all of it matches. Raises ExpressionError."""
         found = min(
-            YES if self.paths is None else of_path(self.paths, part),
-            YES if self.argv is None else _of_argv(self.argv, part),
-            YES if self.hosts is None else of_host(self.hosts, part),
+            YES if self.paths is None else max(of_path(glob, part) for glob in self.paths),
+            YES if self.argv is None else max(of_argv(prefix, part) for prefix in self.argv),
+            YES if self.hosts is None else max(of_host(pattern, part) for pattern in self.hosts),
             self.rest(part, call),
         )
         return found if found == NO or self.is_true(part, call) else NO
@@ -141,38 +140,38 @@ def compile_conditions(condition: Condition) -> Conditions:
     )
 
 
-def of_path(globs: tuple[PathGlob, ...], part: Part) -> Certainty:
-    """Return whether one of the globs matches the path of a part, and all that is below it where that is meant."""
-    if part.kind not in ("path", "below"):
+def of_path(glob: PathGlob, part: Part, budget: Budget = UNLIMITED, *, loosens: bool = False) -> Certainty:
+    """Return whether a glob matches the path of a part, and all that is below it where that is meant.
+
+    What `loosens` has to be sure, so that PERHAPS is not looked for.
+    """
+    path, meant = part.path, part.meant
+    if path is not None:
+        if not (part.below or part.kind == "below"):
+            return YES if glob.matches(path) else NO
+        return YES if glob.covers_below(path) else PERHAPS if not loosens and glob.may_match_below(path) else NO
+    if meant is not None:
+        budget.spend(1)
+        return YES if covers(glob, meant) else PERHAPS if not loosens and may_meet(glob, meant, budget) else NO
+    if part.kind == "path" and glob.text == "/**":
+        return YES  # whatever file it is
+    return PERHAPS if part.kind in ("path", "line") else NO
+
+
+def of_host(pattern: HostPattern, part: Part) -> Certainty:
+    """Return whether a pattern matches the host and the port of a part."""
+    if part.host is None or part.port is None:
         return PERHAPS if part.kind == "line" else NO
-    path = part.path
-    if part.glob is not None:
-        meant = read_glob(f"{part.glob}/**" if part.below else part.glob)
-        return _first(globs, lambda glob: covers(glob, meant), lambda glob: may_meet(glob, meant))
-    if path is None:
-        return YES if any(glob.text == "/**" for glob in globs) else PERHAPS  # whatever file it is
-    if part.kind == "below" or part.below:
-        return _first(globs, lambda glob: glob.covers_below(path), lambda glob: glob.may_match_below(path))
-    return YES if any(glob.matches(path) for glob in globs) else NO
+    return YES if pattern.matches(part.host, part.port) else NO
 
 
-def _first(items: Iterable[T], surely: Callable[[T], bool], maybe: Callable[[T], bool]) -> Certainty:
-    return YES if any(map(surely, items)) else PERHAPS if any(map(maybe, items)) else NO
-
-
-def of_host(patterns: tuple[HostPattern, ...], part: Part) -> Certainty:
-    """Return whether one of the patterns matches the host and the port of a part."""
-    host, port = part.host, part.port
-    if host is None or port is None:
-        return PERHAPS if part.kind == "line" else NO
-    return YES if any(pattern.matches(host, port) for pattern in patterns) else NO
-
-
-def _of_argv(prefixes: tuple[ArgvPrefix, ...], part: Part) -> Certainty:
+def of_argv(prefix: ArgvPrefix, part: Part, *, loosens: bool = False) -> Certainty:
+    """Return whether the command of a part starts with a prefix. What `loosens` has to be sure."""
     if part.kind != "command":
         return PERHAPS if part.kind == "line" else NO
-    words, cwd = part.words, part.cwd
-    return _first(prefixes, lambda prefix: prefix.surely(words, cwd), lambda prefix: prefix.maybe(words, cwd))
+    if prefix.surely(part.words, part.cwd):
+        return YES
+    return PERHAPS if not loosens and prefix.maybe(part.words, part.cwd) else NO
 
 
 def _of_size(size: SizeRange, written: int | None) -> Certainty:

@@ -5,11 +5,11 @@ What types cannot say (line numbers, duplicate ids, examples that are untrue) is
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
-from gateway.policy.eviction import EvictionSection
 from gateway.policy.fields import (
     CONNECT,
     FILE_TOOLS,
@@ -99,9 +99,47 @@ class LimitsSection(Section):
     approval_s: float = Field(86_400.0, gt=0, le=2_592_000)
 
 
-# No tenant may fill the database that it shares with others: what holds where nothing is set.
-_THREADS = 100_000
-_SNAPSHOTS = 100
+# What the daemon shows of output that it evicts; it refuses more (sandbox/daemon/programs/exec_request.py).
+_EXCERPT_LIMIT_CHARS = 100_000
+_AGENT_TOOL_NAME = re.compile(r"[A-Za-z0-9._/-]{1,128}")
+
+
+class EvictionSizes(Section):
+    """Above `limit_chars` characters a result stays in the sandbox; its head and tail come back.
+
+    What a command prints stays there above 1 MiB also where `limit_chars` is more.
+    """
+
+    limit_chars: int = Field(80_000, ge=100, le=10_000_000)
+    head_chars: int = Field(2000, ge=0, le=_EXCERPT_LIMIT_CHARS)
+    tail_chars: int = Field(2000, ge=0, le=_EXCERPT_LIMIT_CHARS)
+
+    @model_validator(mode="after")
+    def _fits(self) -> EvictionSizes:
+        if self.head_chars + self.tail_chars > self.limit_chars:
+            raise ValueError("head_chars and tail_chars together must not be more than limit_chars")
+        if self.head_chars + self.tail_chars > _EXCERPT_LIMIT_CHARS:
+            raise ValueError(f"head_chars and tail_chars together must not be more than {_EXCERPT_LIMIT_CHARS:,}")
+        return self
+
+
+def _evicting_tool(tool: str) -> str:
+    if tool in FILE_TOOLS:
+        raise ValueError(f"{tool} is never evicted, its results come in pages; name execute or a tool of the agent's")
+    if not _AGENT_TOOL_NAME.fullmatch(tool):
+        raise ValueError(f"{tool[:128]!r} is not the name of a tool: 1 to 128 letters, digits, '.', '_', '-' or '/'")
+    return tool
+
+
+class EvictionSection(EvictionSizes):
+    """Sizes for all tools, and others for the ones named in `tools`. The six file tools page and never evict."""
+
+    tools: dict[Annotated[str, AfterValidator(_evicting_tool)], EvictionSizes] = Field({}, max_length=1000)
+
+    def sizes(self, tool: str) -> EvictionSizes:
+        return self.tools.get(tool, self)
+
+
 _STORED_BYTES = 10 * 1024 * 1024 * 1024
 
 
@@ -109,8 +147,8 @@ class QuotasSection(Section):
     """What all runs and calls of the tenant may use together, on all gateways; unset means that it is not counted.
 
     Minutes and days are those of the clock, in UTC. Bytes are those of results, of files that services move
-    and of connections to forwarded ports. What is stored has a limit always: unset it is 100,000 threads, 10 GiB of
-    messages, events and journal, and 100 snapshots with 10 GiB on the gateway's disk.
+    and of connections to forwarded ports. What is stored (messages, events and journal; snapshots on the gateway's
+    disk) has a limit always: no tenant may fill the database that it shares with others.
     """
 
     runs_at_once: int | None = Field(None, ge=1, le=100_000)
@@ -121,26 +159,10 @@ class QuotasSection(Section):
     tokens_per_day: int | None = Field(None, ge=1, le=2**53)
     cost_usd_per_day: float | None = Field(None, gt=0, le=10_000_000)
     bytes_per_day: int | None = Field(None, ge=1, le=2**53)
-    threads: int | None = Field(None, ge=1, le=2**53)
-    stored_bytes: int | None = Field(None, ge=1, le=2**53)
-    snapshots: int | None = Field(None, ge=1, le=100_000)
-    snapshot_bytes: int | None = Field(None, ge=1, le=2**53)
-
-    @property
-    def threads_limit(self) -> int:
-        return self.threads or _THREADS
-
-    @property
-    def stored_bytes_limit(self) -> int:
-        return self.stored_bytes or _STORED_BYTES
-
-    @property
-    def snapshots_limit(self) -> int:
-        return self.snapshots or _SNAPSHOTS
-
-    @property
-    def snapshot_bytes_limit(self) -> int:
-        return self.snapshot_bytes or _STORED_BYTES
+    threads: int = Field(100_000, ge=1, le=2**53)
+    stored_bytes: int = Field(_STORED_BYTES, ge=1, le=2**53)
+    snapshots: int = Field(100, ge=1, le=100_000)
+    snapshot_bytes: int = Field(_STORED_BYTES, ge=1, le=2**53)
 
 
 class NetworkSection(Section):
@@ -219,8 +241,7 @@ class Condition(Section):
     )
     methods: Methods | None = Field(None, description="For connect, where the gateway sees the requests: [GET, HEAD].")
     url_paths: UrlGlobs | None = Field(
-        None,
-        description="For connect, where the gateway sees the requests: globs of the URL's path, as /simple/**.",
+        None, description="For connect, where the gateway sees the requests: globs of the URL's path, as /simple/**."
     )
     size_bytes: SizeRange | None = Field(None, description="For write tools: how much would be written.")
     time: TimeWindow | None = Field(None, description="Days of the week and hours of the day.")
@@ -306,9 +327,7 @@ class Rule(Condition):
     def _fits_its_tools(self) -> Rule:
         if not TOOLS.issuperset(self.tools):
             if not TOOLS.isdisjoint(self.tools):
-                raise ValueError(
-                    "a rule is about the agent's own tools, as write_todos, or about others; write two rules"
-                )
+                raise ValueError("a rule is about an agent's own tools, as write_todos, or others; write two rules")
             own = self.given() | (self.unless.given() if self.unless else frozenset())
             if own - {"time", "when"} or self.examples != Examples():
                 raise ValueError(

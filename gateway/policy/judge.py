@@ -23,7 +23,6 @@ from functools import cached_property
 from itertools import islice
 
 from agent.tools.paths import WORKSPACE
-from gateway.policy.budget import Budget, TooComplex
 from gateway.policy.conditions import Call, CompiledRule, Hit, hit
 from gateway.policy.cover import atoms
 from gateway.policy.decision import INVALID_ARGUMENTS, TOO_COMPLEX, Decision, Effect, Facts, Layer
@@ -31,6 +30,7 @@ from gateway.policy.document import Condition, PolicyDocument, Rule
 from gateway.policy.fields import CONNECT, EXECUTE_PYTHON, FILE_TOOLS
 from gateway.policy.file_rules import file_rules_of
 from gateway.policy.globs import compile_glob
+from gateway.policy.globs_cover import Budget, TooComplex
 from gateway.policy.hosts import address_of, compile_host
 from gateway.policy.layers import effective_document
 from gateway.policy.parts import Part, cut, shown

@@ -8,6 +8,8 @@ from typing import Any
 
 from gateway.policy.decision import STRICTNESS
 from gateway.policy.document import (
+    EvictionSection,
+    EvictionSizes,
     LimitsSection,
     NetworkSection,
     PolicyDocument,
@@ -15,7 +17,6 @@ from gateway.policy.document import (
     RedactionSection,
     SandboxSection,
 )
-from gateway.policy.eviction import EvictionSection, EvictionSizes
 from gateway.policy.fields import Section
 from sandbox.image_names import ImageRule
 

@@ -3,10 +3,11 @@
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 from gateway.policy.fields import CONNECT, FILE_TOOLS, JUDGED_AS, WRITING_TOOLS
-from gateway.policy.globs import path_problem
+from gateway.policy.globs import PathGlob, path_problem, read_glob
 from gateway.policy.hosts import canonical_host, shown_endpoint
 from gateway.policy.programs.call import Access, FileUse
 from gateway.policy.programs.paths import absolute
@@ -59,6 +60,11 @@ class Part:
     of_command: bool = False
     glob: str | None = None
     within: tuple[SimpleCommand, ...] = ()
+
+    @cached_property
+    def meant(self) -> PathGlob | None:
+        """The glob ready to be compared with others."""
+        return None if self.glob is None else read_glob(f"{self.glob}/**" if self.below else self.glob)
 
     @property
     def is_known(self) -> bool:

@@ -12,14 +12,13 @@ from functools import cached_property
 from itertools import chain
 
 from gateway.policy.argv import ArgvPrefix, compile_argv
-from gateway.policy.budget import UNLIMITED, Budget
-from gateway.policy.certainty import PERHAPS, YES, Certainty
-from gateway.policy.conditions import CompiledRule, compile_rule
+from gateway.policy.certainty import NO, YES, Certainty
+from gateway.policy.conditions import CompiledRule, compile_rule, of_argv, of_path
 from gateway.policy.decision import Layer
 from gateway.policy.document import Rule
 from gateway.policy.fields import rules_of
-from gateway.policy.globs import LIMIT_PATH_BYTES, PathGlob, ancestors, compile_glob, read_glob
-from gateway.policy.globs_cover import covers, may_meet
+from gateway.policy.globs import LIMIT_PATH_BYTES, PathGlob, ancestors, compile_glob
+from gateway.policy.globs_cover import UNLIMITED, Budget
 from gateway.policy.hosts import HostPattern, address_of, compile_host
 from gateway.policy.parts import Part
 
@@ -92,48 +91,28 @@ class ToolRules:
         return tuple(rule for rule in self.general if rule.effect != "allow" and rule.more and rule.more.when)
 
     def _by_path(self, part: Part, budget: Budget) -> Found:
-        path = part.path
-        if part.glob is not None:
-            return self._by_glob(read_glob(f"{part.glob}/**" if part.below else part.glob), budget)
-        if path is None:
-            # Only "/**" allows whatever file it is, and its root is the root.
-            unknown = chain(self.by_root.get("", ()), self.tightening)
-            return ((rule, YES if glob.text == "/**" else PERHAPS) for glob, rule in unknown)
-        return self._below(path, budget) if part.kind == "below" or part.below else self._at(path, budget)
+        """Yield what allows all that a part means, and what tightens any of it."""
+        for glob, rule in self._near(part, budget):
+            named = of_path(glob, part, budget, loosens=rule.effect == "allow")
+            if named != NO:
+                yield rule, named
 
-    def _around(self, path: str, budget: Budget) -> Iterator[tuple[PathGlob, CompiledRule]]:
+    def _near(self, part: Part, budget: Budget) -> Iterator[tuple[PathGlob, CompiledRule]]:
+        """Yield the globs whose directory is above what a part means, and those inside of it that tighten."""
+        meant = part.meant
+        path = part.path if meant is None else meant.root or "/"
+        if path is None:  # it may be any file
+            yield from chain(self.by_root.get("", ()), self.tightening)
+            return
         for root in ancestors(path):
             found = self.by_root.get(root, ())
             budget.spend(len(found) // _PATHS_PER_COMPARISON)
             yield from found
-
-    def _at(self, path: str, budget: Budget) -> Found:
-        for glob, rule in self._around(path, budget):
-            if glob.matches(path):
-                yield rule, YES
-
-    def _below(self, path: str, budget: Budget) -> Found:
-        """Yield what allows everything below a directory, and what tightens anything in it."""
-        for glob, rule in self._around(path, budget):
-            if glob.covers_below(path):
-                yield rule, YES
-            elif rule.effect != "allow" and glob.may_match_below(path):
-                yield rule, PERHAPS
-        # What is rooted inside is met, and never all that is met.
-        yield from ((rule, PERHAPS) for _, rule in self._inside(path))
-
-    def _by_glob(self, meant: PathGlob, budget: Budget) -> Found:
-        """Yield what allows all that a glob matches, and what tightens any of it."""
-        deepest = LIMIT_PATH_BYTES if "**" in meant.components else len(meant.components)
-        around = (pair for root in ancestors(meant.root or "/") for pair in self.by_root.get(root, ()))
-        inside = (pair for pair in self._inside(meant.root or "/") if pair[0].depth <= deepest)
-        for glob, rule in chain(around, inside):
-            if rule.effect == "allow":
-                budget.spend(1)
-                if covers(glob, meant):
-                    yield rule, YES
-            elif may_meet(glob, meant, budget):
-                yield rule, YES if covers(glob, meant) else PERHAPS
+        if meant is not None:
+            deepest = LIMIT_PATH_BYTES if "**" in meant.components else len(meant.components)
+            yield from (pair for pair in self._inside(path) if pair[0].depth <= deepest)
+        elif part.below or part.kind == "below":
+            yield from self._inside(path)
 
     def _inside(self, directory: str) -> list[tuple[PathGlob, CompiledRule]]:
         """Return the tightening globs whose root is below a directory."""
@@ -154,11 +133,8 @@ class ToolRules:
             if wanted is not None and second is not None and second not in wanted:
                 continue
             budget.spend(2 + options)
-            if rule.effect == "allow":
-                if prefix.surely(words, part.cwd):
-                    yield rule, YES
-            elif prefix.maybe(words, part.cwd):
-                yield rule, YES if prefix.surely(words, part.cwd) else PERHAPS
+            if (found := of_argv(prefix, part, loosens=rule.effect == "allow")) != NO:
+                yield rule, found
         for outer in part.within:
             around = len(outer.words) - len(words)
             for _, prefix, rule in chain(self.by_program.get(outer.words[0].text, ()), self.by_program.get(None, ())):

@@ -93,7 +93,7 @@ class Threads:
         limits = tenant.policy.document.quotas
         if changed:
             await self.quotas.check_stored(tenant.name, limits)
-        thread = await self.store.thread(tenant.name, name, limit=limits.threads_limit)
+        thread = await self.store.thread(tenant.name, name, limit=limits.threads)
         await self.listed.change_metadata(
             thread, changed, removed, keys_limit=KEYS_LIMIT, limit_bytes=METADATA_LIMIT_BYTES
         )

@@ -145,7 +145,7 @@ class Forks:
         directory = self._snapshots.of(tenant.name)
         async with directory.forking():
             if not at.run_id and snapshot is None:
-                if await self._store.is_taken(tenant.name, name, tenant.policy.document.quotas.threads_limit):
+                if await self._store.is_taken(tenant.name, name, tenant.policy.document.quotas.threads):
                     raise await self._taken_name(tenant.name, name, request)
                 snapshot = await self._now(tenant, row, directory)
             async with directory.shared():
@@ -238,7 +238,7 @@ class Forks:
         self, tenant: Tenant, row: ThreadRow, name: str, point: ForkPoint, request: WorkspaceRequest | None
     ) -> Forked:
         target, mark = Thread(self._ids("thr"), tenant.name, name), self._ids(FORKING.removesuffix("_"))
-        limit = tenant.policy.document.quotas.threads_limit
+        limit = tenant.policy.document.quotas.threads
         try:
             await self._store.begin(target, mark, limit, request)
         except ConstraintViolated:

@@ -140,7 +140,7 @@ class Snapshots:
         if (answer := await self.restores.answer(request)) is not None:
             return Snapshot(**answer["snapshot"]), str(answer["thread"])
         snapshot = await self.get(tenant, id_)
-        limit = tenant.policy.document.quotas.threads_limit
+        limit = tenant.policy.document.quotas.threads
         target = await self.threads.thread(tenant.name, thread or snapshot.thread, limit=limit)
         if request is not None:
             said = {"snapshot": vars(snapshot), "thread": target.name}

@@ -72,7 +72,7 @@ class Taking:
         """
         books = await self._opened(tenant.name, directory)
         try:
-            books = await self._with_a_place(books, tenant.policy.document.quotas.snapshots_limit)
+            books = await self._with_a_place(books, tenant.policy.document.quotas.snapshots)
             while True:
                 try:
                     return await self._taken(tenant, what, request, books)
@@ -104,7 +104,7 @@ class Taking:
         return _Books(tenant, directory, ids, await in_thread(directory.begin, ids))
 
     async def _taken(self, tenant: Tenant, what: Taken, request: tuple[str, str], books: _Books) -> Snapshot:
-        left_bytes = tenant.policy.document.quotas.snapshot_bytes_limit - books.used_bytes
+        left_bytes = tenant.policy.document.quotas.snapshot_bytes - books.used_bytes
         if left_bytes <= 0:
             raise quota_exceeded(0)
         spec, id_ = tenant.sandbox_spec(what.thread), self._ids("snap")

@@ -99,7 +99,7 @@ class Quotas:
 
         With `reserved` a little more is allowed: a tenant must reach its files, and their journal takes some space.
         """
-        now_s, limit = self._monotonic_s(), quotas.stored_bytes_limit + (_RESERVE_BYTES if reserved else 0)
+        now_s, limit = self._monotonic_s(), quotas.stored_bytes + (_RESERVE_BYTES if reserved else 0)
         stored, read_s = self._stored.get(tenant, (0, -math.inf))
         if now_s - read_s > _STORED_KNOWN_S or stored >= limit:
             _, stored = await self._store.stored(tenant)
@@ -109,10 +109,10 @@ class Quotas:
         if stored >= limit:
             raise QuotaExceeded(
                 f"{STORED}: this tenant stores {stored:,} bytes of messages, events and journal, and its quota is "
-                f"{quotas.stored_bytes_limit:,}: delete threads (`airlock thread delete`), or ask the operator to "
+                f"{quotas.stored_bytes:,}: delete threads (`airlock thread delete`), or ask the operator to "
                 "set `retention`",
                 quota=STORED,
-                limit=str(quotas.stored_bytes_limit),
+                limit=str(quotas.stored_bytes),
             )
 
     # --- runs ---
@@ -250,10 +250,10 @@ class Quotas:
         threads, stored = await self._store.stored(tenant)
         snapshots, added_bytes = await self._store.snapshots(tenant)
         return usage | {
-            THREADS: QuotaUsage(threads, quotas.threads_limit, None),
-            STORED: QuotaUsage(stored, quotas.stored_bytes_limit, None),
-            SNAPSHOTS: QuotaUsage(snapshots, quotas.snapshots_limit, None),
-            SNAPSHOT_BYTES: QuotaUsage(added_bytes, quotas.snapshot_bytes_limit, None),
+            THREADS: QuotaUsage(threads, quotas.threads, None),
+            STORED: QuotaUsage(stored, quotas.stored_bytes, None),
+            SNAPSHOTS: QuotaUsage(snapshots, quotas.snapshots, None),
+            SNAPSHOT_BYTES: QuotaUsage(added_bytes, quotas.snapshot_bytes, None),
         }
 
     async def add(self, tenant: str, quotas: QuotasSection, amounts: Mapping[str, int]) -> None:

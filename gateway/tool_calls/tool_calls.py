@@ -186,7 +186,7 @@ class ToolCalls:
         key = (tenant.name, name)
         thread, looked_s = self._threads.pop(key, (None, 0.0))
         if thread is None or self.clock() - looked_s > _THREAD_KNOWN_S:
-            limit = tenant.policy.document.quotas.threads_limit
+            limit = tenant.policy.document.quotas.threads
             thread, looked_s = await self.store.thread(*key, limit=limit), self.clock()
         if self.engines is not None:
             await self.engines.refuse_other(thread)
