@@ -4,8 +4,6 @@ Of what its types say: pydantic's errors in the words of a policy file, one for 
 ids given twice, groups in a circle, rules that contradict each other.
 """
 
-import json
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from graphlib import CycleError, TopologicalSorter
 from typing import Any, cast, get_origin
@@ -13,11 +11,11 @@ from typing import Any, cast, get_origin
 from pydantic import BaseModel, ValidationError
 
 from gateway.policy.cover import Denials
-from gateway.policy.document import PolicyDocument, Rule
+from gateway.policy.document import PolicyDocument
 from gateway.policy.fields import WORDS_FORM
 from gateway.policy.file_rules import check_kernel
 from gateway.policy.host_checks import wide_hosts
-from gateway.policy.scoped_rule import ScopedRule, all_rules, scoped_rules
+from gateway.policy.scoped_rule import all_rules, scoped_rules
 from gateway.policy.yaml_lines import Path, YamlReading
 
 LIMIT_EXAMPLES = 20_000
@@ -84,18 +82,10 @@ def _uses_of(user: str | None) -> Path:
 def _contradictions(document: PolicyDocument, reading: YamlReading) -> Iterator[tuple[Path, str]]:
     """Yield the rules that allow, or ask about, nothing but what one other rule denies whatever else holds."""
     enforced = [placed for placed in scoped_rules(document) if placed.rule.mode == "enforce"]
-    denying = [placed for placed in enforced if placed.rule.effect == "deny"]
-    denials = Denials(denying)
-    # The same conditions, be they of time or expressions: no need to understand them.
-    same: dict[str, list[ScopedRule]] = defaultdict(list)
-    for placed in denying:
-        same[_conditions(placed.rule)].append(placed)
-    for placed in enforced if same else ():
+    denials = Denials(placed for placed in enforced if placed.rule.effect == "deny")
+    for placed in enforced:
         rule = placed.rule
-        if rule.effect == "deny":
-            continue
-        equal = same.get(_conditions(rule), ())
-        over = next((other for other in equal if set(rule.tools) <= set(other.rule.tools)), None) or denials.over(rule)
+        over = denials.over(rule) if rule.effect != "deny" else None
         if over is not None:
             what = "never allow anything" if rule.effect == "allow" else "never ask about anything"
             line = reading.line((*over.path, "id"))
@@ -104,16 +94,6 @@ def _contradictions(document: PolicyDocument, reading: YamlReading) -> Iterator[
                 "or give the deny rule an unless"
             )
             yield (*placed.path, "effect"), message
-
-
-def _conditions(rule: Rule) -> str:
-    """Return what a rule is about in a form that is equal for equal conditions, in whatever order they are."""
-    given = rule.model_dump(mode="json", include={*rule.given(), "unless"})
-    for part in (given, given.get("unless") or {}):
-        for name in ("paths", "argv", "hosts"):
-            if part.get(name) is not None:
-                part[name] = sorted(json.dumps(item, sort_keys=True) for item in part[name])
-    return json.dumps(given, sort_keys=True)
 
 
 def translated(error: ValidationError) -> Iterator[tuple[Path, str]]:

@@ -124,20 +124,19 @@ class Covering(Generic[T]):
 
 
 class Denials:
-    """Deny rules that have no conditions but paths, argv and hosts, and no unless."""
+    """Deny rules, to find one that covers another rule whatever else holds."""
 
     def __init__(self, rules: Iterable[ScopedRule]) -> None:
         self._rules: Covering[ScopedRule] = Covering()
         self._left = _LIMIT_COMPARISONS
         for placed in rules:
-            if placed.rule.unless is None and placed.rule.given() <= {"paths", "argv", "hosts"}:
-                for tool in dict.fromkeys(placed.rule.tools):
-                    self._rules.keep(tool, placed.rule, placed)
+            for tool in placed.rule.tools:
+                self._rules.keep(tool, placed.rule, placed)
 
     def over(self, rule: Rule) -> ScopedRule | None:
         """Return a rule that denies every call that `rule` is about; None where none surely does."""
         for placed in self._rules.near(rule.tools[0], rule):
-            if set(rule.tools) <= set(placed.rule.tools):
+            if set(rule.tools) <= set(placed.rule.tools) and placed.rule.unless in (None, rule.unless):
                 self._left -= _pieces(placed.rule) * _pieces(rule)
                 if self._left < 0:
                     return None

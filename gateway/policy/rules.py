@@ -12,7 +12,7 @@ from functools import cached_property
 from itertools import chain
 
 from gateway.policy.argv import ArgvPrefix, compile_argv
-from gateway.policy.certainty import NO, YES, Certainty
+from gateway.policy.certainty import NO, PERHAPS, YES, Certainty
 from gateway.policy.conditions import CompiledRule, compile_rule, of_argv, of_path
 from gateway.policy.decision import Layer
 from gateway.policy.document import Rule
@@ -96,9 +96,12 @@ class ToolRules:
             named = of_path(glob, part, budget, loosens=rule.effect == "allow")
             if named != NO:
                 yield rule, named
+        if part.path is not None and (part.below or part.kind == "below"):
+            # What is rooted inside is met, and never all that is met.
+            yield from ((rule, PERHAPS) for _, rule in self._inside(part.path))
 
     def _near(self, part: Part, budget: Budget) -> Iterator[tuple[PathGlob, CompiledRule]]:
-        """Yield the globs whose directory is above what a part means, and those inside of it that tighten."""
+        """Yield the globs whose directory is above what a part means, and for a glob those inside that tighten."""
         meant = part.meant
         path = part.path if meant is None else meant.root or "/"
         if path is None:  # it may be any file
@@ -111,8 +114,6 @@ class ToolRules:
         if meant is not None:
             deepest = LIMIT_PATH_BYTES if "**" in meant.components else len(meant.components)
             yield from (pair for pair in self._inside(path) if pair[0].depth <= deepest)
-        elif part.below or part.kind == "below":
-            yield from self._inside(path)
 
     def _inside(self, directory: str) -> list[tuple[PathGlob, CompiledRule]]:
         """Return the tightening globs whose root is below a directory."""
