@@ -9,12 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from gateway.policy.programs import effects_of
-from gateway.policy.programs.call import ANYTHING, LIMIT_USES, NO_EFFECTS, Effects
-from gateway.policy.programs.git import without_global_options
-from gateway.policy.programs.wrapping import unwrap
+from gateway.policy.programs.call import ANY_FILE, LIMIT_USES, NO_EFFECTS, TOO_MANY, Effects
 from gateway.policy.shell import LIMIT_COMMANDS, parse_line
 from gateway.policy.shell_line import START, Redirect, ShellLine, SimpleCommand, joined
-from gateway.policy.words import Opaque, Word
+from gateway.policy.words import Word
 
 _LIMIT_DEPTH = 4
 # Of all programs of a line: find can put one command, and one script, in many places.
@@ -75,43 +73,28 @@ class Programs:
             self.programs.append(Program(command.words, command.cwd))
             return
         command = self._placed(command)
-        if command.words[0].text.rpartition("/")[2] == "git":
-            plain, effects = without_global_options(command)
-            if plain != command:
-                self.programs.append(Program(command.words, command.cwd, wrapper=True, effects=effects))
-                command, within = plain, (command, *within)
         effects = self._effects(command)
         if effects.opaque is not None:
             self._refuse(effects.opaque)
         self.files_unknown = self.files_unknown or effects.files_unknown
-        program = Program(command.words, command.cwd, effects=effects, within=within)
-        place = len(self.programs)
-        self.programs.append(program)
-        try:
-            inner = unwrap(command)
-        except Opaque as opaque:
-            self._refuse(str(opaque))
-            return
-        if inner is None:
-            return
-        own = replace(effects, files=(*effects.files, *inner.files))
-        self.programs[place] = replace(program, wrapper=inner.replaces, effects=own)
-        if inner.script is not None:
-            self._scripts_bytes += len(inner.script.encode(errors="replace"))
+        self.programs.append(Program(command.words, command.cwd, effects.replaces, effects, within))
+        if effects.script is not None:
+            self._scripts_bytes += len(effects.script.encode(errors="replace"))
             if self._scripts_bytes > _LIMIT_SCRIPTS_BYTES:
                 self._refuse(f"its scripts are longer than {_LIMIT_SCRIPTS_BYTES} bytes together")
                 return
-            self.line(parse_line(inner.script, command.cwd), depth + 1)
-        for wrapped in inner.commands:
-            ends = wrapped.words == command.words[-len(wrapped.words) :]
+            self.line(parse_line(effects.script, command.cwd), depth + 1)
+        for wrapped in effects.commands:
+            # `git -C lib diff` ends in a `git diff`, which begins with git.
+            end = wrapped.words[wrapped.words[0] == command.words[0] :]
+            ends = bool(end) and end == command.words[-len(end) :]
             self.command(wrapped, depth + 1, (command, *within) if ends else ())
 
     def _effects(self, command: SimpleCommand) -> Effects:
         """Return the effects of the next program, where a line uses too much that anything may be used."""
-        is_full = self._uses > LIMIT_USES
-        effects = effects_of(command.words, None if is_full else command.cwd)  # it may start others all the same
+        effects = effects_of(command.words, command.cwd)
         self._uses += len(effects.files)
-        return effects if self._uses <= LIMIT_USES else replace(ANYTHING, opaque=effects.opaque)
+        return effects if self._uses <= LIMIT_USES else replace(effects, files=ANY_FILE, files_unknown=TOO_MANY)
 
     def _refuse(self, reason: str) -> None:
         self.opaque = self.opaque or reason

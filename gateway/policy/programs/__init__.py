@@ -1,6 +1,6 @@
-"""What known programs do with their arguments: the files they read and write.
+"""What known programs do with their arguments: the files they read and write, the programs they run.
 
-`curl`, `files`, `git` and `scripts` are groups of programs, each with a table PROGRAMS from a program's
+`files`, `find`, `git`, `scripts` and `wrapping` are groups of programs, each with a table PROGRAMS from a program's
 name to the function that describes a call of it. The tables know the usual options of common programs. For any other
 option, and for a program in UNREAD, it is unknown which files are used, and the line is opaque. Of a program in no
 table nothing is known: only argv rules judge it.
@@ -12,11 +12,12 @@ Start at `call.py`. Imports gateway.policy.
 
 from collections.abc import Sequence
 
-from gateway.policy.programs import curl, files, git, scripts
+from gateway.policy.programs import files, find, git, scripts, wrapping
 from gateway.policy.programs.call import NO_EFFECTS, UNREAD_REASON, Call, Describe, Effects
 from gateway.policy.programs.starts import refuse_starts
+from gateway.policy.programs.wrapping import refuse_others
 from gateway.policy.shell_line import START, Directories
-from gateway.policy.words import Word, names
+from gateway.policy.words import Opaque, Word, names
 
 SYSTEM_DIRECTORIES = frozenset({"/bin", "/usr/bin", "/sbin", "/usr/sbin", "/usr/local/bin"})
 """Where a program has the name that it is known by. Anywhere else `grep` may be anything."""
@@ -28,7 +29,7 @@ UNREAD = names("""ar aria2c axel base32 bsdtar bunzip2 bzcat bzip2 cksum comm cp
 """Programs that use files in ways that are not read from a line."""
 
 _PROGRAMS: dict[str, Describe] = {
-    name: describe for module in (curl, files, git, scripts) for name, describe in module.PROGRAMS.items()
+    name: describe for module in (files, find, git, scripts, wrapping) for name, describe in module.PROGRAMS.items()
 }
 
 
@@ -40,13 +41,16 @@ def effects_of(words: Sequence[Word], cwd: Directories = START) -> Effects:
     """
     if not words or words[0].kind != "literal":
         return NO_EFFECTS
-    directory, _, name = words[0].text.rpartition("/")
-    if directory and directory not in SYSTEM_DIRECTORIES:
-        return NO_EFFECTS
-    call = Call(name, words[1:], cwd)
-    refuse_starts(call)
-    if (describe := _PROGRAMS.get(name)) is not None:
-        describe(call)
-    elif name in UNREAD:
-        call.lose(UNREAD_REASON)
+    call = Call(words, cwd)
+    directory = call.program.text.rpartition("/")[0]
+    if not directory or directory in SYSTEM_DIRECTORIES:
+        refuse_starts(call)
+        try:
+            if (describe := _PROGRAMS.get(call.name)) is not None:
+                describe(call)
+            elif call.name in UNREAD:
+                call.lose(UNREAD_REASON)
+        except Opaque as opaque:
+            call.refuse(str(opaque))
+    refuse_others(call, elsewhere=bool(directory) and directory not in SYSTEM_DIRECTORIES)
     return call.effects()

@@ -1,12 +1,12 @@
-"""What a simple command does besides running (the files it uses), and a call while that is found out."""
+"""What a simple command does: the files it uses, the commands it runs; and a call while that is found out."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, cast
 
 from gateway.policy.programs.paths import NO_FILES, located
-from gateway.policy.shell_line import Directories
-from gateway.policy.words import Word
+from gateway.policy.shell_line import Directories, SimpleCommand
+from gateway.policy.words import Opaque, Word
 
 Access = Literal["read", "write", "list"]
 
@@ -41,31 +41,50 @@ class Effects:
     `opaque` says why it might run something that the line does not name; `files_unknown` why files might be missing
     here, which matters only where the line is read for these. Both are None where all is known. A program that is not
     described here has no effects: what it may do is the business of the argv rules.
+
+    A wrapper runs `commands`, or the `script` of a shell; where it `replaces` itself by these it does nothing besides.
     """
 
     files: tuple[FileUse, ...] = ()
     opaque: str | None = None
     files_unknown: str | None = None
+    commands: tuple[SimpleCommand, ...] = ()
+    script: str | None = None
+    replaces: bool = False
 
 
 NO_EFFECTS = Effects()
-ANYTHING = Effects((FileUse(None, "read"), FileUse(None, "write")), files_unknown=TOO_MANY)
+ANY_FILE = (FileUse(None, "read"), FileUse(None, "write"))
 
 
 class Call:
-    """The words after the program's name, where it runs, and the uses found so far."""
+    """The program, its name without the directory, the words after it, where it runs, and what was found so far."""
 
-    def __init__(self, name: str, words: Sequence[Word], directories: Directories) -> None:
-        self.name = name
-        self.words = tuple(words)
+    def __init__(self, words: Sequence[Word], directories: Directories) -> None:
+        self.program = words[0]
+        self.name = self.program.text.rpartition("/")[2]
+        self.words = tuple(words[1:])
         self.directories = directories
+        self.script: str | None = None
+        self.replaces = False
+        self._commands: list[SimpleCommand] = []
         self._files: dict[FileUse, None] = {}
         self._opaque: str | None = None
         self._lost: str | None = None
 
     def effects(self) -> Effects:
         """Return all that was found."""
-        return Effects(tuple(self._files), self._opaque, self._lost)
+        found = tuple(self._files), self._opaque, self._lost, tuple(self._commands)
+        return Effects(*found, self.script, self.replaces)
+
+    def check(self) -> None:
+        """Raise Opaque if the call was refused."""
+        if self._opaque is not None:
+            raise Opaque(self._opaque)
+
+    def run(self, words: Sequence[Word], *, anywhere: bool = False) -> None:
+        """Take in a command that the call runs, where it runs itself or `anywhere`."""
+        self._commands.append(SimpleCommand(tuple(words), None if anywhere else self.directories))
 
     def refuse(self, reason: str) -> None:
         """Say why the call might run another program. The first reason counts."""

@@ -1,9 +1,10 @@
-"""Programs that read, list, copy, make and remove the files that are their operands, and find.
+"""Programs that read, list, copy, make and remove the files that are their operands, and curl.
 
-What find runs (-exec) is unwrapped in wrapping.py.
+The hosts of curl are not read here: each connection is judged when it is made.
 """
 
-from itertools import dropwhile, takewhile
+import re
+from itertools import takewhile
 
 from gateway.policy.programs.call import Call, Describe
 from gateway.policy.programs.options import Parsed, after_text, read_options
@@ -94,71 +95,37 @@ def _to_destination(call: Call, parsed: Parsed, role: str) -> list[Word]:
     return sources
 
 
-_BARE = names("""-H -L -P -delete ! ( ) -a -and -o -or -not , -print -print0 -prune -quit -ls -depth -d -mount -xdev
-    -daystart -empty -executable -readable -writable -true -false -nouser -nogroup -follow -warn -nowarn -noleaf
-    -ignore_readdir_race -noignore_readdir_race""")
-_TEXT = names("""-name -iname -path -ipath -wholename -iwholename -lname -ilname -regex -iregex -regextype -type
-    -xtype -size -mtime -mmin -atime -amin -ctime -cmin -maxdepth -mindepth -perm -user -group -uid -gid -links -inum
-    -fstype -printf -used -context""")
-# What takes arguments: what is done to the first one, and how many there are.
-_TAKES = {
-    **dict.fromkeys(_TEXT, ("", 1)),
-    **dict.fromkeys(("-newer", "-anewer", "-cnewer", "-samefile"), ("list", 1)),
-    **dict.fromkeys(("-fprint", "-fprint0", "-fls"), ("write", 1)),
-    "-fprintf": ("write", 2),
-}
-FIND_RUNS = frozenset({"-exec", "-execdir", "-ok", "-okdir"})
+_CURL = """-0468afgGiIkLNOpRsSvZ -A: -b: -c:write -d: -D:write -e: -F: -H: -m: -o:write -r: -T: -u: -w: -x: -X: -z:
+    --cacert=read --compressed --connect-timeout= --cookie= --cookie-jar=write --create-dirs --data= --data-binary=
+    --data-raw= --data-urlencode= --dump-header=write --fail --fail-with-body --form= --get --globoff --header=
+    --http1.1 --http2 --include --insecure --json= --limit-rate= --location --max-time= --no-progress-meter
+    --output=write --progress-bar --proxy= --range= --referer= --remote-name --request= --retry= --retry-delay=
+    --show-error --silent --tlsv1.2 --tlsv1.3 --upload-file= --url= --user= --user-agent= --verbose --write-out=
+    --version --help"""
+# How a URL begins that is surely no file, as file:///x is; of a literal one also a mere host.
+_OF_A_HOST = re.compile(r"(https?|ftps?|wss?)://|[A-Za-z0-9._-]+(:[0-9]+)?[/?#]", re.IGNORECASE)
+_HOST = re.compile(r"[A-Za-z0-9._-]+(:[0-9]+)?")
+# What curl takes for data or for the name of a file that has them.
+_MAY_READ = names("""-b -d -F -H -T -w --cookie --data --data-binary --data-urlencode --form --header --json
+    --upload-file --write-out""")
 
 
-def starting_points(words: tuple[Word, ...]) -> list[Word]:
-    """Return where a find starts; `words` are those after its name."""
-    starts: list[Word] = []
-    for word in dropwhile(lambda option: option.text in ("-H", "-L", "-P"), words):
-        # As find reads it, `-`, `,` and `)` are names here.
-        if word.kind == "literal" and ((word.text.startswith("-") and word.text != "-") or word.text in ("(", "!")):
-            break
-        starts.append(word)
-    return starts or [Word(".")]
-
-
-def command_end(words: tuple[Word, ...], start: int, *, plus: bool) -> int:
-    """Return where the command of -exec ends: at `;`, or at `+` behind {}, which -ok does not know."""
-    for place in range(start, len(words)):
-        if words[place].literal == ";" or (plus and words[place].literal == "+" and words[place - 1].literal == "{}"):
-            return place
-    return len(words)
-
-
-def _find(call: Call) -> None:
-    words = call.words
-    starts = starting_points(words)
-    call.files(starts, "list_below", dash=False)
-    if any(word.text == "-delete" for word in words):
-        call.files(starts, "write_below", dash=False)
-    if all(may_be_none(word) for word in starts):
-        call.file(Word("."), "list_below")  # where none is left it starts here
-    behind = 0  # what the words before it take
-    for place, word in enumerate(words):
-        if place < behind:
-            continue
-        role, count = _TAKES.get(word.text, ("", 0))
-        if word.text.startswith("-newer") and len(word.text) == len("-newerXY"):
-            role, count = "" if word.text.endswith("t") else "list", 1
-        if word.kind != "literal":
-            if not word.prefix or word.prefix[0] in "-!(),":
-                call.refuse(f"{word.text} could become an option of find; quote it")
-        elif count:
-            behind = place + 1 + count
-            call.files(words[place + 1 : place + 2], role, dash=False)
-            for argument in words[place + 1 : behind]:
-                if not argument.one_word:
-                    call.refuse(f"{argument.text} could become options of find; quote it")
-        elif word.text in FIND_RUNS:
-            behind = command_end(words, place + 1, plus=word.text.startswith("-exec"))
-        elif word.text.startswith("-") and word.text not in _BARE:
-            call.lose(f"{word.text} is not known here")
-            if any(after.kind != "literal" for after in words[place + 1 :]):
-                call.refuse(f"what follows {word.text} could become options of find; write it without expansions")
+def _curl(call: Call) -> None:
+    parsed = read_options(call, _CURL, strict=True)
+    for name, value in parsed.given:
+        if name in _MAY_READ and value is not None:
+            file = name in ("-T", "--upload-file") or (name in ("-b", "--cookie") and "=" not in value.text)
+            if file or value.kind != "literal" or set("@<") & set(value.text) or "%output{" in value.text:
+                call.lose(f"{name} may name a file")
+    for url in [*parsed.operands, *parsed.values("--url")]:
+        if not _OF_A_HOST.match(url.begins) and not _HOST.fullmatch(url.literal or ""):
+            call.unknown("read")
+        if parsed.has("-O", "--remote-name"):
+            name = url.text.partition("?")[0].partition("#")[0].rpartition("/")[2]
+            known_name = url.kind == "literal" and name and not set("[]{}%*\\") & set(name)
+            call.file(Word(name) if known_name else Word("."), "write" if known_name else "write_below")
+    if any("#" in target.text for target in parsed.values("-o", "--output")):
+        call.unknown("write")  # #1 stands for a part of the URL
 
 
 _LS = _uses(
@@ -239,7 +206,7 @@ PROGRAMS: dict[str, Describe] = {
     **dict.fromkeys(("chmod", "chown", "chgrp"), _uses(
         "write", "-cfhRv --changes --no-dereference --quiet --recursive --verbose", below="-R --recursive", text=""
     )),
-    "find": _find,
+    "curl": _curl,
     **dict.fromkeys(("test", "["), _test),
     "date": _uses("", "-ujR -I[] -d: -f:read -r:list -s: --date= --file=read --iso-8601[=] --reference=list --utc"),
     "cd": _uses("", "-LPe"),

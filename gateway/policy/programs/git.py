@@ -9,14 +9,12 @@ and so is a line that changes other settings than a few harmless ones.
 
 import re
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 
-from gateway.policy.programs.call import NO_EFFECTS, UNREAD_REASON, Call, Describe, Effects
+from gateway.policy.programs.call import UNREAD_REASON, Call, Describe
 from gateway.policy.programs.options import Parsed, read_options
 from gateway.policy.programs.paths import absolute
 from gateway.policy.programs.starts import refuse_options
-from gateway.policy.shell_line import SimpleCommand
 from gateway.policy.shell_names import behind_nuls
 from gateway.policy.words import Word, names
 
@@ -100,15 +98,13 @@ _VERBS = {
 }
 
 
-def without_global_options(command: SimpleCommand) -> tuple[SimpleCommand, Effects]:
-    """Return the command that begins with the subcommand, and which directories the options before it name.
+def _after_global_options(call: Call) -> tuple[Word, ...]:
+    """Return the words from the subcommand on, and go where the options before it lead.
 
-    `git -C lib --no-pager diff` is a `git diff` in lib. It is the command itself if some option is not one that changes
+    `git -C lib --no-pager diff` is a `git diff` in lib. They are all words if some option is not one that changes
     little.
     """
-    words = command.words
-    call = Call("git", words[1:], command.cwd)
-    place = 1
+    words, place = call.words, 0
     while place + 1 < min(len(words), _LIMIT_GLOBAL_WORDS) and words[place].text.startswith("-"):
         option, value = words[place].literal, words[place + 1]
         if option in _GLOBAL_FLAGS:
@@ -118,22 +114,24 @@ def without_global_options(command: SimpleCommand) -> tuple[SimpleCommand, Effec
         if not value.one_word or not (
             option == "-C" or (option == "-c" and _HARMLESS_FOR_ONCE.fullmatch(value.begins))
         ):
-            return command, NO_EFFECTS
+            return words
         if option == "-C":
             call.file(value, "read_below", dash=False)
             paths = absolute(value.text, call.directories) if value.literal is not None else (None,)
             call.directories = tuple(filter(None, paths)) if None not in paths else None
         place += 2
-    if place == 1 or place == len(words) or words[place].text.startswith("-"):
-        return command, NO_EFFECTS
-    return replace(command, words=(words[0], *words[place:]), cwd=call.directories), call.effects()
+    return words if words[place].text.startswith("-") else words[place:]
 
 
 def _git(call: Call) -> None:
     if not call.words or (len(call.words) == 1 and call.words[0].literal in _ALONE):
         return
-    name = call.words[0].literal
-    if name is None:
+    words = _after_global_options(call)
+    name = words[0].literal
+    if words != call.words:
+        call.replaces = True
+        call.run((call.program, *words))
+    elif name is None:
         call.refuse("the subcommand of git is not literal")
     elif name.startswith("-"):  # what changes little was taken away before
         call.refuse(f"git is used with {name}, which can change what it does")

@@ -127,7 +127,7 @@ def _awk_problem(program: str) -> str | None:
     return None
 
 
-def _script(call: Call) -> None:
+def read_script(call: Call) -> None:
     """An interpreter with a script by name: the script is read."""
     for word in call.words:
         if word.kind != "literal":
@@ -157,6 +157,6 @@ PROGRAMS: dict[str, Describe] = {
     "sed": _sed,
     "gsed": _sed,
     **dict.fromkeys(("awk", "gawk", "mawk", "nawk"), _awk),
-    **dict.fromkeys(("python", "python3", "python2", "node", "perl", "ruby", "php", "lua", "deno", "bun"), _script),
+    **dict.fromkeys(("python", "python3", "python2", "node", "perl", "ruby", "php", "lua", "deno"), read_script),
     **dict.fromkeys(("make", "gmake"), _make),
 }

@@ -2,22 +2,18 @@
 
 import posixpath
 import re
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import dropwhile
 
-from gateway.policy.programs.call import Call, FileUse
-from gateway.policy.programs.files import FIND_RUNS, command_end, starting_points
+from gateway.policy.programs.call import Call, Describe
 from gateway.policy.programs.options import Parsed, read_options
 from gateway.policy.programs.paths import is_stream
-from gateway.policy.shell_line import SimpleCommand
+from gateway.policy.programs.scripts import read_script
 from gateway.policy.shell_names import behind_nuls, keeps_meaning
 from gateway.policy.variables import may_assign
 from gateway.policy.words import Opaque, Word, names
 
-LIMIT_STARTS = 8
-
-_SYSTEM_DIRECTORIES = ("/bin", "/usr/bin", "/usr/local/bin")
 _CHANGES_THE_SHELL = names(""". alias bg bind break builtin compgen complete compopt continue coproc declare disown
     enable eval exec exit export fc fg getopts hash history jobs let local logout mapfile popd pushd read readarray
     readonly return set shift shopt source suspend trap typeset unalias unset""")
@@ -39,7 +35,7 @@ _SHELLS = ("sh", "bash", "dash", "ash")
 # Options of a shell that are understood, each word behind a NUL.
 _SHELL_OPTIONS = re.compile(r"(?:\0-(?:[euxc]+|[euxc]*o\0(?:pipefail|errexit|nounset|xtrace))(?=\0|\Z))*")
 # Runners of package managers and build tools: the subcommands that run what follows; none where it always does.
-_RUNNERS = {
+RUNNERS = {
     **dict.fromkeys(("bunx", "npx", "pnpx", "uvx"), ""),
     **dict.fromkeys(("conda", "hatch", "mamba", "pdm", "pipenv", "pipx", "poetry", "rye"), "run"),
     **dict.fromkeys(("bundle", "pyenv", "rbenv"), "exec"),
@@ -54,46 +50,30 @@ _ANY_WORDS = Word("*", "expansion")
 _ANY_WORD = Word("*", "expansion", single=True)
 
 
-@dataclass(frozen=True)
-class Inner:
-    """What a wrapper runs: commands, or the script of a shell. Without `replaces` it is a program of its own besides.
-
-    `files` are what it reads itself.
-    """
-
-    commands: tuple[SimpleCommand, ...] = ()
-    script: str | None = None
-    replaces: bool = True
-    files: tuple[FileUse, ...] = ()
-
-
-def unwrap(command: SimpleCommand) -> Inner | None:
-    """Return what a command runs, None for one that runs nothing but itself. Raises Opaque."""
-    words = command.words
-    directory, _, name = words[0].text.rpartition("/")
-    known = name in _WRAPPERS or name in _RUNS_OTHERS or _LOADER.fullmatch(name) is not None
-    if name in _CHANGES_THE_SHELL and not directory and not keeps_meaning(words):
-        if name in ("export", "unset", "read"):
-            raise Opaque(f"{name} of a variable may change what the rest of the line runs; use a name in lower case")
-        raise Opaque(f"{name} changes what the rest of the line means")
-    if directory and directory not in _SYSTEM_DIRECTORIES and (known or name in ("make", "gmake")):
-        raise Opaque(f"{words[0].text} has the name of a program that runs others")
-    if name in _WRAPPERS:
-        return _WRAPPERS[name](command)
-    if known:
-        raise Opaque(f"{name} runs other programs")
-    if not directory:
-        _check_builtin(name, words)
-    return None
+def refuse_others(call: Call, *, elsewhere: bool) -> None:
+    """Refuse a program that runs others or changes the shell in ways that are not read, or stands `elsewhere`."""
+    name = call.name
+    runs_others = name in _RUNS_OTHERS or _LOADER.fullmatch(name) is not None
+    if elsewhere:
+        if runs_others or name in PROGRAMS or name in ("find", "make", "gmake"):
+            call.refuse(f"{call.program.text} has the name of a program that runs others")
+    elif runs_others:
+        call.refuse(f"{name} runs other programs")
+    elif call.program.text == name:
+        words = (call.program, *call.words)
+        if name in _CHANGES_THE_SHELL and not keeps_meaning(words):
+            if name in ("export", "unset", "read"):
+                call.refuse(f"{name} of a variable may change what the rest of the line runs; use a name in lower case")
+            call.refuse(f"{name} changes what the rest of the line means")
+        _refuse_evaluation(call, words)
 
 
-def _check_builtin(name: str, words: tuple[Word, ...]) -> None:
-    """Raise Opaque for the forms of harmless builtins in which some shells evaluate an argument."""
+def _refuse_evaluation(call: Call, words: tuple[Word, ...]) -> None:
+    """Refuse the forms of harmless builtins in which some shells evaluate an argument."""
+    name = call.name
     flags = {"printf": ("-v",), "test": ("-v", "-R"), "[": ("-v", "-R"), "wait": ("-p",)}.get(name, ())
-    if not flags:
-        return
     place = words[1:2] if name == "printf" else words[1:]
-    for word, behind in zip(place, (*words[2:], None), strict=False):
+    for word, behind in zip(place, (*words[2:], None), strict=False) if flags else ():
         # An operand that is exactly one word is never taken for an operator where there are enough others, but
         # `test $x a[...]` with x=-v evaluates its index.
         unsure = not word.prefix and word.text not in _NUMBERS
@@ -101,32 +81,25 @@ def _check_builtin(name: str, words: tuple[Word, ...]) -> None:
         named = name == "printf" or (behind is not None and (behind.literal is None or "[" in behind.text))
         evaluates = not word.one_word or (word.kind == "expansion" and named)
         if (unsure and evaluates) or (word.literal or "").startswith(flags):
-            raise Opaque(f"{name} with {word.text} may evaluate an argument")
+            call.refuse(f"{name} with {word.text} may evaluate an argument")
 
 
-def _parsed(command: SimpleCommand, options: str) -> Parsed:
+def _parsed(call: Call, options: str) -> Parsed:
     """Read the options before the wrapped command. Raises Opaque for one that is not known."""
-    call = Call(command.words[0].text.rpartition("/")[2], command.words[1:], command.cwd)
     parsed = read_options(call, options, runs=True, permute=False)
-    if (opaque := call.effects().opaque) is not None:
-        raise Opaque(opaque)
+    call.check()
     if any(value is not None and not value.one_word for _, value in parsed.given):
         raise Opaque(f"{call.name} has an option whose argument is not one word")
     return parsed
 
 
-def _reads(command: SimpleCommand, words: list[Word], *, dash: bool) -> tuple[FileUse, ...]:
-    call = Call(command.words[0].text, command.words[1:], command.cwd)
-    call.files(words, "read", dash=dash)
-    return call.effects().files
-
-
-def _rest(command: SimpleCommand, rest: list[Word]) -> SimpleCommand:
-    """Return the words from there on as the wrapped command. Raises Opaque."""
-    name = rest[0].literal if rest else None
+def _run(call: Call, words: Sequence[Word], *, replaces: bool = True) -> None:
+    """Take in the wrapped command. Raises Opaque where it does not begin with a name."""
+    name = words[0].literal if words else None
     if not name or name.startswith("-") or "=" in name:
-        raise Opaque(f"{command.words[0].text} is used in a form that is not understood")
-    return replace(command, words=tuple(rest))
+        raise Opaque(f"{call.name} is used in a form that is not understood")
+    call.replaces = replaces
+    call.run(words)
 
 
 def _prefixing(
@@ -135,52 +108,54 @@ def _prefixing(
     alone: bool = False,
     replaces: bool = True,
     behind: Callable[[list[Word]], list[Word]] = lambda operands: operands,
-) -> Callable[[SimpleCommand], Inner | None]:
+) -> Describe:
     """Return how `wrapper [OPTIONS] COMMAND` is unwrapped.
 
     `alone` says that it also does something without COMMAND; `behind` gives the operands that are COMMAND.
     """
 
-    def describe(command: SimpleCommand) -> Inner | None:
-        operands = behind(_parsed(command, options).operands)
-        return Inner((_rest(command, operands),), replaces=replaces) if operands or not alone else None
+    def describe(call: Call) -> None:
+        operands = behind(_parsed(call, options).operands)
+        if operands or not alone:
+            _run(call, operands, replaces=replaces)
 
     return describe
 
 
-def _shell(command: SimpleCommand) -> Inner | None:
+def _shell(call: Call) -> None:
     """A shell with -c, or with a script by name; one that reads its input could run anything."""
-    words = command.words
-    name = words[0].text
-    begins = words[1].literal or "-" if len(words) > 1 else "-"
-    if name.rpartition("/")[2] in _OTHER_SHELLS and begins.startswith(("-", "+", "/c", "/C")):
+    name, words = call.name, call.words
+    if name in _OTHER_SHELLS and (not words or (words[0].literal or "-").startswith(("-", "+", "/c", "/C"))):
         raise Opaque(f"{name} runs commands in a language that is not read here; use sh or bash")
-    options = _SHELL_OPTIONS.match(behind_nuls(words[1:]))
-    position = 1 + (options.group().count("\0") if options else 0)
+    options = _SHELL_OPTIONS.match(behind_nuls(words))
+    position = options.group().count("\0") if options else 0
     if position == len(words):
         raise Opaque(f"{name} runs the commands that it reads")
     word = words[position]
-    has_script = any(option.text.startswith("-") and "c" in option.text for option in words[1:position])
+    has_script = any(option.text.startswith("-") and "c" in option.text for option in words[:position])
     if word.kind != "literal" and (has_script or not word.one_word or word.begins[:1] in ("", "-", "+")):
         raise Opaque(f"{name} runs a command that is not literal")
     if word.text == "--login" or word.text.startswith("-l"):
         raise Opaque(f"{name} {word.text} runs what the home directory says first; leave it out")
     if word.begins.startswith(("-", "+")):
         raise Opaque(f"{name} is used with {word.text}, which is not understood")
-    return Inner(script=word.text) if has_script else _named_script(command, word)
+    if has_script:
+        call.script, call.replaces = word.text, True
+    else:
+        _read_script(call, word)
 
 
-def _named_script(command: SimpleCommand, script: Word) -> Inner:
+def _read_script(call: Call, script: Word) -> None:
     begins = script.begins
-    paths = [posixpath.normpath(posixpath.join(directory, begins)) for directory in command.cwd or ("/",)]
+    paths = [posixpath.normpath(posixpath.join(directory, begins)) for directory in call.directories or ("/",)]
     climbs = script.kind != "literal" and (begins.startswith("/") or ".." in script.text.split("/"))
     if climbs or any(is_stream(path) for path in (begins, *paths)):
-        raise Opaque(f"{command.words[0].text} runs {script.text}, which may be what it reads")
-    return Inner(replaces=False, files=_reads(command, [script], dash=False))
+        raise Opaque(f"{call.name} runs {script.text}, which may be what it reads")
+    call.file(script, "read", dash=False)
 
 
-def _env(command: SimpleCommand) -> Inner | None:
-    parsed = _parsed(command, "-0iv -u: --null --unset= --debug --ignore-environment")
+def _env(call: Call) -> None:
+    parsed = _parsed(call, "-0iv -u: --null --unset= --debug --ignore-environment")
     for value in parsed.values("-u", "--unset"):
         if value.kind != "literal" or not may_assign(value.text):
             raise Opaque(f"env -u {value.text} may change what runs")
@@ -188,7 +163,8 @@ def _env(command: SimpleCommand) -> Inner | None:
     shell = next((word.text for word in operands if word.text.rpartition("/")[2] in _SHELLS), None)
     if shell is not None and parsed.has("-i", "--ignore-environment"):
         raise Opaque(f"env -i starts {shell} without PATH, and some shells then look for programs here")
-    return Inner((_rest(command, operands),)) if operands else None
+    if operands:
+        _run(call, operands)
 
 
 def _without_assignments(operands: list[Word]) -> list[Word]:
@@ -210,34 +186,33 @@ def _without_duration(operands: list[Word]) -> list[Word]:
     return operands[1:]
 
 
-def _command(command: SimpleCommand) -> Inner | None:
-    if len(command.words) == 1 or command.words[1].literal in ("-v", "-V"):
-        return None
-    return Inner((_rest(command, list(command.words[1:])),))
+def _command(call: Call) -> None:
+    if call.words and call.words[0].literal not in ("-v", "-V"):
+        _run(call, call.words)
 
 
-def _xargs(command: SimpleCommand) -> Inner | None:
+def _xargs(call: Call) -> None:
     parsed = _parsed(
-        command,
+        call,
         """-0rtx -a: -d: -E: -I: -i[] -L: -l[] -n: -P: -s: --null --no-run-if-empty --verbose --exit --arg-file=
         --delimiter= --replace[=] --max-lines[=] --max-args= --max-procs= --max-chars=""",
     )
-    if not parsed.operands:
-        return None
-    words = _rest(command, parsed.operands).words
+    call.files(parsed.values("-a", "--arg-file"), "read")
+    words = parsed.operands
+    if not words:
+        return
     replaced = parsed.values("-I", "-i", "--replace")
     is_replacing = parsed.has("-I", "-i", "--replace")
     if is_replacing:
         mark = replaced[-1].text if replaced else "{}"
         if not mark or any(value.kind != "literal" for value in replaced) or mark in words[0].text:
             raise Opaque("xargs is used in a form that is not understood")
-        words = tuple(_with_mark(word, mark) for word in words)
+        words = [_with_mark(word, mark) for word in words]
     # Each of these may take back the replacement, and append what is read; -n 1 does not.
     counts = parsed.values("-n", "--max-args")
     if not is_replacing or parsed.has("-L", "-l", "--max-lines") or any(count.text != "1" for count in counts):
-        words = (*words, _ANY_WORDS)
-    files = _reads(command, parsed.values("-a", "--arg-file"), dash=True)
-    return Inner((replace(command, words=words),), files=files)
+        words = [*words, _ANY_WORDS]
+    _run(call, words)
 
 
 def _with_mark(word: Word, mark: str) -> Word:
@@ -250,63 +225,33 @@ def _with_mark(word: Word, mark: str) -> Word:
     return replace(_ANY_WORD, text=word.text, prefix=before)
 
 
-def _find(command: SimpleCommand) -> Inner | None:
-    words = command.words
-    commands: list[SimpleCommand] = []
-    starts, end = starting_points(words[1:]), 0
-    for place, word in enumerate(words):
-        if place < end or word.literal not in FIND_RUNS:
-            continue
-        end = command_end(words, place + 1, plus=word.text.startswith("-exec"))
-        wrapped = words[place + 1 : end]
-        if not wrapped or end == len(words) or wrapped[0].kind != "literal" or "{}" in wrapped[0].text:
-            raise Opaque(f"find {word.text} is used in a form that is not understood")
-        inside = word.text in ("-execdir", "-okdir")
-        found = [Word(".")] if inside else starts
-        if len(found) > LIMIT_STARTS:
-            raise Opaque("find starts at too many places")
-        put = dict.fromkeys(tuple(_with_found(inner, start) for inner in wrapped) for start in found)
-        commands.extend(replace(command, words=one, cwd=None if inside else command.cwd) for one in put)
-    if commands and any(word.text.startswith("-files0") for word in words):
-        raise Opaque("find -files0-from starts at places that are not known")
-    return Inner(tuple(commands), replaces=False) if commands else None
-
-
-def _with_found(word: Word, start: Word) -> Word:
-    """Return a word with a file below `start` in the place of {}."""
-    if "{}" not in word.text:
-        return word
-    if word.kind != "literal" or start.kind != "literal" or word.text != "{}":
-        # {}/../x may be anywhere; what it begins with is known, and that it is no option.
-        begins = word.text.partition("{}")[0] or start.begins
-        return replace(_ANY_WORD, text=word.text, prefix=begins)
-    root = start.text.rstrip("/") if start.text.strip("/") else ""
-    return Word(f"{root}/**", "glob", prefix=f"{root}/")
-
-
-def _runner(command: SimpleCommand) -> Inner | None:
+def _runner(call: Call) -> None:
     """A runner such as `uv run`: it is a program of its own besides, as it may install what it runs."""
-    words = command.words
-    name, verbs = words[0].text.rpartition("/")[2], _RUNNERS[words[0].text.rpartition("/")[2]].split()
-    place = 1
+    name, words, verbs = call.name, call.words, RUNNERS[call.name].split()
+    place = 0
     if verbs:
-        verb = words[1] if len(words) > 1 else Word("")
+        verb = words[0] if words else Word("")
         if verb.literal is None or verb.text.startswith("-"):
-            if any(word.literal is None or word.text in verbs for word in words[1:]):
+            if any(word.literal is None or word.text in verbs for word in words):
                 raise Opaque(f"{name} may run another program; write its subcommand first, as in `{name} {verbs[0]}`")
-            return None
-        if verb.text not in verbs or [word.text for word in words[1:3]] == ["tool", "install"]:
-            return None
-        if verb.text == "tool" and (len(words) < 3 or words[2].literal != "run"):
+            return
+        if verb.text not in verbs or [word.text for word in words[:2]] == ["tool", "install"]:
+            return
+        if verb.text == "tool" and (len(words) < 2 or words[1].literal != "run"):
             raise Opaque(f"{name} tool is used in a form that is not understood")
-        place = 3 if verb.text == "tool" else 2
+        place = 2 if verb.text == "tool" else 1
     rest = [*dropwhile(lambda word: word.literal in _RUNNER_FLAGS, words[place:])]
     if not rest:
         raise Opaque(f"{name} may run what it reads")
-    return Inner((_rest(command, rest),), replaces=False)
+    _run(call, rest, replaces=False)
 
 
-_WRAPPERS: dict[str, Callable[[SimpleCommand], Inner | None]] = {
+def _bun(call: Call) -> None:
+    read_script(call)
+    _runner(call)
+
+
+PROGRAMS: dict[str, Describe] = {
     "busybox": _prefixing(""),
     "chronic": _prefixing("-ev"),
     # Programs of their own besides.
@@ -316,7 +261,6 @@ _WRAPPERS: dict[str, Callable[[SimpleCommand], Inner | None]] = {
     )),
     "command": _command,
     "env": _env,
-    "find": _find,
     "ionice": _prefixing("-t -c: -n: --class= --classdata= --ignore", alone=True),
     "nice": _prefixing("-# -n: --adjustment=", alone=True),
     "nohup": _prefixing(""),
@@ -329,5 +273,6 @@ _WRAPPERS: dict[str, Callable[[SimpleCommand], Inner | None]] = {
     "toybox": _prefixing(""),
     "xargs": _xargs,
     **dict.fromkeys((*_SHELLS, *_OTHER_SHELLS), _shell),
-    **dict.fromkeys(_RUNNERS, _runner),
+    **dict.fromkeys(RUNNERS, _runner),
+    "bun": _bun,
 }  # fmt: skip

@@ -10,7 +10,6 @@ import pytest
 
 from gateway.policy.programs import _PROGRAMS
 from gateway.policy.programs.call import LIMIT_USES
-from gateway.policy.programs.wrapping import _WRAPPERS
 from gateway.policy.shell import LIMIT_BYTES, parse_line
 from gateway.policy.shell_flow import LIMIT_DIRECTORIES
 from gateway.policy.shell_line import Directories, SimpleCommand
@@ -107,7 +106,7 @@ def _read(name: str, words: tuple[Word, ...], cwd: Directories) -> None:
 
 
 # Of programs that are described alike, one.
-_NAMES = {(_PROGRAMS.get(name), _WRAPPERS.get(name)): name for name in sorted({*_PROGRAMS, *_WRAPPERS, "unknown"})}
+_NAMES = {_PROGRAMS.get(name): name for name in sorted({*_PROGRAMS, "unknown"})}
 
 
 @pytest.mark.parametrize("name", _NAMES.values())
