@@ -8,11 +8,11 @@ rules allow, and allows nothing itself.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 from zoneinfo import ZoneInfo
 
 from gateway.policy.argv import ArgvPrefix, compile_argv
@@ -29,6 +29,7 @@ from gateway.policy.url_paths import compile_url_glob
 
 NAMES = frozenset({"paths", "argv", "hosts"})
 """The conditions that the index of rules matches; all others are matched here, and a new one counts as such."""
+T = TypeVar("T")
 _DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 _PERIODS_S = {"minute": 60, "hour": 3600, "day": 86_400}
 
@@ -99,9 +100,9 @@ class Conditions:
         if self.time is not None and not in_window(self.time, call.now):
             return NO
         return min(
-            YES if self.size_bytes is None else _of_size(self.size_bytes, part.size_bytes),
-            YES if self.methods is None else _of_method(self.methods, part.method),
-            YES if self.url_paths is None else _of_url_path(self.url_paths, part.url_path),
+            YES if self.size_bytes is None else _known(self.size_bytes.holds, part.size_bytes),
+            YES if self.methods is None else _known(self.methods.__contains__, part.method),
+            YES if self.url_paths is None else max(_of_url_path(glob, part.url_path) for glob in self.url_paths),
         )
 
     @property
@@ -145,14 +146,12 @@ def of_path(glob: PathGlob, part: Part, budget: Budget = UNLIMITED, *, loosens: 
 
     What `loosens` has to be sure, so that PERHAPS is not looked for.
     """
-    path, meant = part.path, part.meant
-    if path is not None:
-        if not (part.below or part.kind == "below"):
-            return YES if glob.matches(path) else NO
-        return YES if glob.covers_below(path) else PERHAPS if not loosens and glob.may_match_below(path) else NO
+    meant = part.meant
     if meant is not None:
-        budget.spend(1)
+        budget.spend(meant.shape != "tree")
         return YES if covers(glob, meant) else PERHAPS if not loosens and may_meet(glob, meant, budget) else NO
+    if part.path is not None:
+        return YES if glob.matches(part.path) else NO
     if part.kind == "path" and glob.text == "/**":
         return YES  # whatever file it is
     return PERHAPS if part.kind in ("path", "line") else NO
@@ -174,21 +173,12 @@ def of_argv(prefix: ArgvPrefix, part: Part, *, loosens: bool = False) -> Certain
     return PERHAPS if not loosens and prefix.maybe(part.words, part.cwd) else NO
 
 
-def _of_size(size: SizeRange, written: int | None) -> Certainty:
-    if written is None:
-        return PERHAPS
-    over, up_to = size.over is None or written > size.over, size.up_to is None or written <= size.up_to
-    return YES if over and up_to else NO
+def _of_url_path(glob: PathGlob, path: str | None) -> Certainty:
+    return YES if glob.text == "/**" else _known(glob.matches, path)
 
 
-def _of_method(methods: frozenset[str], method: str | None) -> Certainty:
-    return PERHAPS if method is None else YES if method in methods else NO
-
-
-def _of_url_path(globs: tuple[PathGlob, ...], path: str | None) -> Certainty:
-    if path is None:
-        return YES if any(glob.text == "/**" for glob in globs) else PERHAPS  # whatever path it is
-    return YES if any(glob.matches(path) for glob in globs) else NO
+def _known(holds: Callable[[T], bool], value: T | None) -> Certainty:
+    return PERHAPS if value is None else YES if holds(value) else NO
 
 
 def in_window(window: TimeWindow, now: datetime) -> bool:

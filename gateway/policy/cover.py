@@ -22,7 +22,6 @@ from gateway.policy.globs import ancestors, compile_glob
 from gateway.policy.globs_cover import covers as glob_covers
 from gateway.policy.hosts import compile_host
 from gateway.policy.scoped_rule import ScopedRule
-from gateway.policy.url_paths import compile_url_glob
 from gateway.policy.words import Word
 
 _LIMIT_COMPARISONS = 20_000
@@ -73,9 +72,9 @@ def covers(a: Condition, b: Condition) -> bool:
     return (
         _each(_glob, a.paths, b.paths or ("/**",))  # globs that hold everything are as good as none
         and _each(_prefix, a.argv, b.argv)
-        and _each(_host, a.hosts, b.hosts)
+        and _each(lambda wide, narrow: compile_host(wide).covers(compile_host(narrow)), a.hosts, b.hosts)
         and _each(str.__eq__, a.methods, b.methods)
-        and _each(_url_path, a.url_paths, b.url_paths)
+        and _each(_glob, a.url_paths, b.url_paths)
         and _sizes(a.size_bytes, b.size_bytes)
         and a.time in (None, b.time)
         and a.when in (None, b.when)
@@ -137,16 +136,12 @@ class Denials:
         """Return a rule that denies every call that `rule` is about; None where none surely does."""
         for placed in self._rules.near(rule.tools[0], rule):
             if set(rule.tools) <= set(placed.rule.tools) and placed.rule.unless in (None, rule.unless):
-                self._left -= _pieces(placed.rule) * _pieces(rule)
+                self._left -= prod(len(one.paths or one.argv or one.hosts or "1") for one in (placed.rule, rule))
                 if self._left < 0:
                     return None
                 if covers(placed.rule, rule):
                     return placed
         return None
-
-
-def _pieces(condition: Condition) -> int:
-    return len(condition.paths or condition.argv or condition.hosts or ("",))
 
 
 def _kept_at(rule: Condition) -> Iterator[str]:
@@ -197,10 +192,6 @@ def _glob(a: str, b: str) -> bool:
     return glob_covers(compile_glob(a), compile_glob(b))
 
 
-def _url_path(a: str, b: str) -> bool:
-    return glob_covers(compile_url_glob(a), compile_url_glob(b))
-
-
 def _prefix(a: ArgvWords, b: ArgvWords) -> bool:
     return len(a) <= len(b) and all(map(_word, a, b))
 
@@ -226,10 +217,6 @@ def _placeholder(a: Placeholder, b: Placeholder) -> bool:
 def _is(a: Placeholder, word: str) -> bool:
     """Return whether a literal word surely is what a placeholder stands for."""
     return (a.matches is not None or a.number is not None) and compile_argv([(a,)])[0].surely([Word(word)])
-
-
-def _host(a: str, b: str) -> bool:
-    return compile_host(a).covers(compile_host(b))
 
 
 def _sizes(a: SizeRange | None, b: SizeRange | None) -> bool:

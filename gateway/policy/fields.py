@@ -215,6 +215,9 @@ class SizeRange(Section):
             raise ValueError("no size satisfies both over and up_to")
         return self
 
+    def holds(self, written: int) -> bool:
+        return (self.over is None or written > self.over) and (self.up_to is None or written <= self.up_to)
+
 
 Weekday = Literal["mon", "tue", "wed", "thu", "fri", "sat", "sun"]
 ClockTime = Annotated[str, Field(pattern=r"^([01][0-9]|2[0-3]):[0-5][0-9]$")]

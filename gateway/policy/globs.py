@@ -73,19 +73,6 @@ class PathGlob:
             return path.startswith(self.root) and path[len(self.root) : len(self.root) + 1] in ("/", "")
         return self.needle in path and self.pattern.fullmatch(path) is not None
 
-    def covers_below(self, directory: str) -> bool:
-        """Return whether every path at and below a directory matches."""
-        return self.components[-1:] == ("**",) and (self.matches(directory) or self.text == "/**")
-
-    def may_match_below(self, directory: str) -> bool:
-        """Return whether some path at or below a directory could match: what a recursive search would meet."""
-        inside = "" if directory == "/" else directory
-        if self.root == inside or self.root.startswith(inside + "/"):
-            return True
-        if not inside.startswith(self.root + "/"):
-            return False
-        return _may_continue(self.components, tuple(inside[1:].split("/")))
-
 
 def ancestors(path: str) -> Iterator[str]:
     """Yield a path and the directories above it, the root as ""."""
@@ -101,21 +88,11 @@ def escaped(path: str) -> str:
     return "".join(f"[{character}]" if character in _WILDCARD else character for character in path)
 
 
-def _may_continue(components: tuple[str, ...], directories: tuple[str, ...]) -> bool:
-    """Return whether `components` can match some path that starts with `directories`."""
-    positions = {0}
-    for directory in directories:
-        following: set[int] = set()
-        for start in positions:
-            if start == len(components):
-                continue
-            if components[start] == "**":
-                return True  # any number of directories, these too
-            if _component_pattern(components[start]).fullmatch(directory):
-                following.add(start + 1)
-        positions = following
-    # A position at the end has matched the directory itself, which a search meets as well.
-    return bool(positions)
+def tree_glob(directory: str) -> PathGlob:
+    """Return the glob of a directory and all below it, whatever its name has in it, to be compared with others."""
+    root = directory.rstrip("/")
+    text = f"{escaped(root)}/**"
+    return PathGlob(text, root, "", tuple(text[1:].split("/")), "", root.count("/"), "tree")
 
 
 @lru_cache(maxsize=_LIMIT_KEPT)
@@ -181,11 +158,6 @@ def _path(components: tuple[str, ...]) -> str:
     if last:
         return result + f"(?:/[^/]+)*{last}"
     return result + ("(?:/.*)?" if first or any(middle) else "/.*")
-
-
-@lru_cache(maxsize=4096)
-def _component_pattern(component: str) -> re.Pattern[str]:
-    return re.compile(_component(component), re.DOTALL)
 
 
 def _component(component: str) -> str:

@@ -43,6 +43,8 @@ def covers(a: PathGlob, b: PathGlob) -> bool:
     """Return whether every path that `b` matches is surely one that `a` matches."""
     if a.text == b.text:
         return True
+    if a.shape == "tree":
+        return f"{b.text if b.shape == 'path' else b.root}/".startswith(f"{a.root}/")
     # What every path of `a` contains stands in `b` too, or `b` has paths without it.
     if a.needle not in b.text or _begin_apart(a.components, b.components, _part_holds):
         return False
@@ -52,8 +54,11 @@ def covers(a: PathGlob, b: PathGlob) -> bool:
 def may_meet(a: PathGlob, b: PathGlob, budget: Budget = UNLIMITED) -> bool:
     """Return whether some path may match both globs: False only when that is sure. Raises TooComplex."""
     one, other = a.components, b.components
-    budget.spend(1)
-    if _begin_apart(one, other, _parts_meet) or _begin_apart(one[::-1], other[::-1], _parts_meet):
+    if _begin_apart(one, other, _parts_meet):
+        return False
+    if b.shape == "tree":  # which has whatever `a` has from there on
+        return "**" in one or len(one) >= len(other) - 1
+    if _begin_apart(one[::-1], other[::-1], _parts_meet):
         return False
     budget.spend(len(a.text) * len(b.text) // _CHARACTERS_PER_COMPARISON)
     return _same(one, other, "**", _parts_meet, both=True)

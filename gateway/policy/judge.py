@@ -29,8 +29,8 @@ from gateway.policy.decision import INVALID_ARGUMENTS, TOO_COMPLEX, Decision, Ef
 from gateway.policy.document import Condition, PolicyDocument, Rule
 from gateway.policy.fields import CONNECT, EXECUTE_PYTHON, FILE_TOOLS
 from gateway.policy.file_rules import file_rules_of
-from gateway.policy.globs import compile_glob
-from gateway.policy.globs_cover import Budget, TooComplex
+from gateway.policy.globs import compile_glob, tree_glob
+from gateway.policy.globs_cover import Budget, TooComplex, may_meet
 from gateway.policy.hosts import address_of, compile_host
 from gateway.policy.layers import effective_document
 from gateway.policy.parts import Part, cut, shown
@@ -284,7 +284,7 @@ def _tells_apart(rule: Rule) -> bool:
     conditions = [rule] if rule.unless is None else [rule, rule.unless]
     # Globs that could match some files of a writable file system and not others.
     finer = (
-        compile_glob(glob).may_match_below(root) and glob not in {"/**", root, f"{root}/**"}
+        may_meet(compile_glob(glob), tree_glob(root)) and glob not in {"/**", root, f"{root}/**"}
         for condition in conditions
         for glob in condition.paths or ()
         for root in _WRITABLE_ROOTS

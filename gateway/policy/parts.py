@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Literal
 
 from gateway.policy.fields import CONNECT, FILE_TOOLS, JUDGED_AS, WRITING_TOOLS
-from gateway.policy.globs import PathGlob, path_problem, read_glob
+from gateway.policy.globs import PathGlob, path_problem, read_glob, tree_glob
 from gateway.policy.hosts import canonical_host, shown_endpoint
 from gateway.policy.programs.call import Access, FileUse
 from gateway.policy.programs.paths import absolute
@@ -63,8 +63,10 @@ class Part:
 
     @cached_property
     def meant(self) -> PathGlob | None:
-        """The glob ready to be compared with others."""
-        return None if self.glob is None else read_glob(f"{self.glob}/**" if self.below else self.glob)
+        """What it means where that is more than one path, ready to be compared with globs."""
+        if self.glob is not None:
+            return read_glob(f"{self.glob}/**" if self.below else self.glob)
+        return tree_glob(self.path) if self.path is not None and (self.below or self.kind == "below") else None
 
     @property
     def is_known(self) -> bool:

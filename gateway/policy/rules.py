@@ -96,9 +96,9 @@ class ToolRules:
             named = of_path(glob, part, budget, loosens=rule.effect == "allow")
             if named != NO:
                 yield rule, named
-        if part.path is not None and (part.below or part.kind == "below"):
+        if part.meant is not None and part.meant.shape == "tree":
             # What is rooted inside is met, and never all that is met.
-            yield from ((rule, PERHAPS) for _, rule in self._inside(part.path))
+            yield from ((rule, PERHAPS) for _, rule in self._inside(part.meant.root))
 
     def _near(self, part: Part, budget: Budget) -> Iterator[tuple[PathGlob, CompiledRule]]:
         """Yield the globs whose directory is above what a part means, and for a glob those inside that tighten."""
@@ -111,7 +111,7 @@ class ToolRules:
             found = self.by_root.get(root, ())
             budget.spend(len(found) // _PATHS_PER_COMPARISON)
             yield from found
-        if meant is not None:
+        if meant is not None and meant.shape != "tree":
             deepest = LIMIT_PATH_BYTES if "**" in meant.components else len(meant.components)
             yield from (pair for pair in self._inside(path) if pair[0].depth <= deepest)
 

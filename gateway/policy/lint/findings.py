@@ -5,7 +5,6 @@ from functools import cached_property
 from typing import Any, Literal
 
 from gateway.policy.document import Condition, PolicyDocument, Rule
-from gateway.policy.fields import FILE_TOOLS
 from gateway.policy.judge import Policy
 from gateway.policy.scoped_rule import ScopedRule, scoped_in_both
 from gateway.policy.yaml_lines import Path, YamlReading
@@ -16,10 +15,6 @@ _WARNINGS = frozenset(
 )
 """What is worth a warning of a rule; the other checks are notes."""
 _CIRCUMSTANCES = ("time", "when", "size_bytes", "methods", "url_paths")
-# For questions about programs alone: which files they name is another question.
-_ANY_FILE = Rule.model_validate(
-    {"id": "lint.any-file", "tools": tuple(FILE_TOOLS), "effect": "allow", "reason": "whatever it names"}
-)
 
 
 @dataclass(frozen=True)
@@ -60,15 +55,15 @@ class Linted:
     @cached_property
     def loosest(self) -> Policy:
         """Return the policy as it is at the time and in the circumstances in which it allows most."""
-        return self._policy(at_its_loosest(self.document))
+        return self._policy(judges_effects=True)
 
     @cached_property
-    def _loosest_with_files(self) -> Policy:
-        loosest = at_its_loosest(self.document)
-        return self._policy(loosest.model_copy(update={"rules": (*loosest.rules, _ANY_FILE)}))
+    def _loosest_of_programs(self) -> Policy:
+        return self._policy(judges_effects=False)
 
-    def _policy(self, loosest: PolicyDocument) -> Policy:
-        return Policy(loosest) if self.operator is None else Policy(loosest, at_its_loosest(self.operator))
+    def _policy(self, *, judges_effects: bool) -> Policy:
+        operator = None if self.operator is None else at_its_loosest(self.operator)
+        return Policy(at_its_loosest(self.document), operator, judges_effects=judges_effects)
 
     def allowed(self, tool: str, **arguments: Any) -> tuple[str, ...] | None:
         """Return the names of the allow rules that let a call pass, None for a call that does not pass unasked."""
@@ -76,7 +71,7 @@ class Linted:
 
     def runs(self, command: str) -> tuple[str, ...] | None:
         """Return the same for a command line, without regard to the files that it names."""
-        return self._allowing(self._loosest_with_files, "execute", {"command": command})
+        return self._allowing(self._loosest_of_programs, "execute", {"command": command})
 
     def _allowing(self, policy: Policy, tool: str, arguments: dict[str, Any]) -> tuple[str, ...] | None:
         decision = policy.judge(tool, arguments)

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.policy.globs import compile_glob, path_problem
+from gateway.policy.globs import compile_glob, path_problem, tree_glob
+from gateway.policy.globs_cover import may_meet
 from tests.examples import examples
 
 
@@ -108,14 +109,14 @@ def test_a_glob_matches_what_its_definition_says(components: list[str], parts: l
 def test_a_search_from_above_a_matching_path_may_meet_it(components: list[str], parts: list[str], depth: int) -> None:
     glob = compile_glob("/" + "/".join(components))
     if glob.matches("/" + "/".join(parts)):
-        assert glob.may_match_below("/" + "/".join(parts[:depth]))
+        assert may_meet(glob, tree_glob("/" + "/".join(parts[:depth])))
 
 
 def test_a_search_beside_or_below_a_literal_glob_does_not_meet_it() -> None:
-    assert not compile_glob("/workspace/.env").may_match_below("/workspace/src")
-    assert not compile_glob("/workspace/*/.env").may_match_below("/workspace/src/deep")
-    assert not compile_glob("/workspace/secret/**").may_match_below("/workspace/secrets")
-    assert compile_glob("/workspace/*/.env").may_match_below("/workspace/src")
+    assert not may_meet(compile_glob("/workspace/.env"), tree_glob("/workspace/src"))
+    assert not may_meet(compile_glob("/workspace/*/.env"), tree_glob("/workspace/src/deep"))
+    assert not may_meet(compile_glob("/workspace/secret/**"), tree_glob("/workspace/secrets"))
+    assert may_meet(compile_glob("/workspace/*/.env"), tree_glob("/workspace/src"))
 
 
 def test_no_glob_takes_long_on_a_hostile_path() -> None:
