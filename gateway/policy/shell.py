@@ -7,6 +7,7 @@ An opaque line still lists the commands that were seen in it, so that deny rules
 """
 
 import re
+from itertools import dropwhile
 
 from gateway.policy.shell_grammar import LIMIT_COMMANDS, read_line
 from gateway.policy.shell_line import START, Directories, Redirect, ShellLine, SimpleCommand, Span
@@ -18,7 +19,7 @@ __all__ = ["LIMIT_BYTES", "LIMIT_COMMANDS", "Redirect", "ShellLine", "SimpleComm
 LIMIT_BYTES = 32 * 1024
 
 _DISAGREE = "the shell may split it in another way than it is read here"
-_FILES = {b">": True, b">>": True, b"<": False, b">|": True, b"&>": True, b"&>>": True}
+_FILES = {">": True, ">>": True, "<": False, ">|": True, "&>": True, "&>>": True}
 
 
 def parse_line(command: str, cwd: Directories = START) -> ShellLine:
@@ -71,21 +72,15 @@ def _seen(source: bytes, reason: str) -> ShellLine:
     """Return an opaque line with what tree-sitter-bash sees in it."""
     commands: list[SimpleCommand] = []
     redirects: list[Redirect] = []
-    for place, (kind, spans) in look_for_units(source):
+    for kind, texts in look_for_units(source):
         if len(commands) + len(redirects) >= LIMIT_COMMANDS:
             break
-        seen = [_word(source, (place + start, place + end)) for start, end in spans]
+        words = tuple(map(_word, texts))
         if kind == "command":
-            words = seen
-            while words and _is_assignment(words[0]):
-                words.pop(0)
-            if words:
-                commands.append(SimpleCommand(tuple(words), None))
-        elif kind == "redirect":
-            start, end = spans[0]
-            writes = _FILES.get(source[place + start : place + end])
-            if writes is not None:
-                redirects.append(Redirect(seen[1].literal, writes, None))
+            words = tuple(dropwhile(_is_assignment, words))
+            commands += [SimpleCommand(words, None)] if words else []
+        elif kind == "redirect" and texts[0] in _FILES:
+            redirects.append(Redirect(words[1].literal, _FILES[texts[0]], None))
     return ShellLine(tuple(commands), tuple(redirects), reason)
 
 
@@ -94,8 +89,7 @@ def _is_assignment(word: Word) -> bool:
     return bool(equals) and name.removesuffix("+").isidentifier()
 
 
-def _word(source: bytes, span: Span) -> Word:
-    text = source[slice(*span)].decode(errors="replace")
+def _word(text: str) -> Word:
     try:
         return read_word(text)
     except Opaque:

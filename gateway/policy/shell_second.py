@@ -27,6 +27,7 @@ _STRUCTURE = names(
 _SILENT = names("""comment ; & && || | ! { } ( ) ;; if then elif else fi while until do done for in case esac $( `""")
 _SILENT |= {"\n"}
 _REDIRECTS = frozenset({"file_redirect", "herestring_redirect", "heredoc_redirect"})
+_INSIDE = _REDIRECTS | {"command_substitution", "process_substitution", "do_group"}
 _TESTS = frozenset(
     ["unary_expression", "binary_expression", "parenthesized_expression", "negation_expression", "test_operator"]
 )
@@ -40,8 +41,8 @@ def read_units(source: bytes) -> tuple[tuple[Unit, ...], bool]:
     return tuple(walk.units()), walk.complete and not tree.root_node.has_error
 
 
-def look_for_units(source: bytes) -> Iterator[tuple[int, Unit]]:
-    """Yield what can be seen in a line that is not understood, each with where its piece of the line begins.
+def look_for_units(source: bytes) -> Iterator[tuple[str, list[str]]]:
+    """Yield what can be seen in a line that is not understood: units, with the texts of their words.
 
     Good enough to find denied commands in it, and for nothing else.
     """
@@ -52,9 +53,9 @@ def look_for_units(source: bytes) -> Iterator[tuple[int, Unit]]:
         if end - start > _PIECE_BYTES:
             end = max(source.rfind(mark, start, start + _PIECE_BYTES) + 1 for mark in (b"\n", b";")) or start
             end = end if end > start else start + _PIECE_BYTES
-        for unit in read_units(source[start:end])[0]:
-            yield start, unit
-        start = end
+        piece, start = source[start:end], end
+        for kind, spans in read_units(piece)[0]:
+            yield kind, [piece[slice(*span)].decode(errors="replace") for span in spans]
 
 
 class _Walk:
@@ -80,48 +81,40 @@ class _Walk:
                 return
             pending.extend(reversed(list(self._visit(node))))
 
-    def _visit(self, node: tree_sitter.Node) -> Iterator[tree_sitter.Node]:
-        """Take in a node and yield the nodes inside it that are still to be read."""
+    def _visit(self, node: tree_sitter.Node) -> Iterable[tree_sitter.Node]:
+        """Take in a node and return the nodes inside it that are still to be read."""
         match node.type:
             case kind if kind in _STRUCTURE:
-                yield from node.children
+                return node.children
             case "command" | "declaration_command" | "unset_command" | "test_command":
-                children = list(_leaves(node) if node.type == "test_command" else node.children)
-                words = [child for child in children if child.type not in _REDIRECTS]
-                self._last = self._add("command", words)
-                yield from _substitutions(words)
-                yield from (child for child in children if child.type in _REDIRECTS)
+                children = _leaves(node) if node.type == "test_command" else node.children
+                self._last = self._add("command", (child for child in children if child.type not in _REDIRECTS))
             case "variable_assignment":
                 self._add("command", [node])
-                yield from _substitutions([node])
             case "variable_assignments":
                 self._add("command", node.children)
-                yield from _substitutions(node.children)
             case "file_redirect":
-                yield from self._redirect(node)
+                self._redirect(node)
             case "for_statement":
-                words = [child for child in node.children if child.type not in _SILENT | {"do_group"}]
-                self._add("for", words)
-                yield from _substitutions(words)
-                yield from (child for child in node.children if child.type == "do_group")
+                self._add("for", (child for child in node.children if child.type not in _SILENT | {"do_group"}))
             case "case_statement":
-                yield from self._case(node)
+                return self._case(node)
             case kind if kind not in _SILENT:
                 self.complete = False
-                yield from node.children
+                return node.children
+        return _inside(node.children)
 
     def _add(self, kind: str, words: Iterable[tree_sitter.Node]) -> list[Span]:
         spans = [_span(word) for word in words]
         self._found.append((kind, spans))
         return spans
 
-    def _redirect(self, node: tree_sitter.Node) -> Iterator[tree_sitter.Node]:
+    def _redirect(self, node: tree_sitter.Node) -> None:
         operator, *words = (child for child in node.children if child.type != "file_descriptor")
         if not words:
             self.complete = False
             return
         self._add("redirect", [operator, words[0]])
-        yield from _substitutions(words)
         if words[1:]:
             if self._last is None:
                 self._last = self._add("command", [])
@@ -138,7 +131,7 @@ class _Walk:
                 yield from child.children[end + 1 :]
             elif child.type not in _SILENT:
                 spans.append(_span(child))
-                yield from _substitutions([child])
+                yield from _inside([child])
 
 
 def _span(node: tree_sitter.Node) -> Span:
@@ -156,12 +149,12 @@ def _leaves(node: tree_sitter.Node) -> Iterator[tree_sitter.Node]:
             yield child
 
 
-def _substitutions(words: Iterable[tree_sitter.Node]) -> Iterator[tree_sitter.Node]:
-    """Yield the commands inside words."""
-    pending = [*words][::-1]
+def _inside(nodes: Iterable[tree_sitter.Node]) -> Iterator[tree_sitter.Node]:
+    """Yield the commands and redirects inside nodes, and the body of a loop."""
+    pending = [*nodes][::-1]
     while pending:
         inner = pending.pop()
-        if inner.type in {"command_substitution", "process_substitution"}:
+        if inner.type in _INSIDE:
             yield inner
         else:
             pending.extend(inner.children)
