@@ -9,8 +9,7 @@ from typing import Literal
 from gateway.policy.fields import CONNECT, FILE_TOOLS, JUDGED_AS, WRITING_TOOLS
 from gateway.policy.globs import PathGlob, path_problem, read_glob, tree_glob
 from gateway.policy.hosts import canonical_host, shown_endpoint
-from gateway.policy.programs.call import Access, FileUse
-from gateway.policy.programs.paths import absolute
+from gateway.policy.programs.paths import Access, FileUse, absolute
 from gateway.policy.recent import Recent
 from gateway.policy.shell_line import START, Directories, Redirect, SimpleCommand
 from gateway.policy.shell_names import does_nothing

@@ -75,15 +75,12 @@ class ToolRules:
 
         Raises TooComplex.
         """
-        kind = part.kind
-        if kind == "below":
-            return chain(((rule, YES) for rule in self.looking), self._by_path(part, budget))
-        general = ((rule, YES) for rule in self.general)
-        if kind == "path":
+        general = ((rule, YES) for rule in (self.looking if part.kind == "below" else self.general))
+        if part.kind in ("path", "below"):
             return chain(general, self._by_path(part, budget))
-        if kind == "command":
+        if part.kind == "command":
             return chain(general, self._by_argv(part, budget))
-        return chain(general, self.by_host(part)) if kind == "host" else general
+        return chain(general, self.by_host(part)) if part.kind == "host" else general
 
     @cached_property
     def looking(self) -> tuple[CompiledRule, ...]:

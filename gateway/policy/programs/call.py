@@ -2,36 +2,17 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, cast
+from typing import cast
 
-from gateway.policy.programs.paths import NO_FILES, located
+from gateway.policy.programs.paths import NO_FILES, Access, FileUse, located
 from gateway.policy.shell_line import Directories, SimpleCommand
 from gateway.policy.words import Opaque, Word
-
-Access = Literal["read", "write", "list"]
 
 _WILD = frozenset("*?[")
 LIMIT_USES = 1024
 """How many files a command may name, and all commands of a line together."""
 TOO_MANY = f"it names more files than {LIMIT_USES}; name fewer at a time"
 UNREAD_REASON = "a line does not say which files it uses; use enforcement: kernel, or allow execute without argv"
-
-
-@dataclass(frozen=True)
-class FileUse:
-    """A file that a command opens by what is written in it.
-
-    `path` is absolute and normalised. With `glob`, a path glob as rules have them, it is whatever that matches and
-    `path` is None. With `below` it is a directory and the command may touch anything in it, itself too (`cp -r src`,
-    `git add .`). Neither of both: the line does not determine which file it is. `possible`: it is this file only if
-    another one turns out to be a directory, so rules may forbid it and none has to allow it.
-    """
-
-    path: str | None
-    access: Access
-    below: bool = False
-    possible: bool = False
-    glob: str | None = None
 
 
 @dataclass(frozen=True)
@@ -103,10 +84,8 @@ class Call:
             return
         if self._is_full():
             return
-        below = role.endswith("_below")
-        for place in located(word, self.directories):
-            known = place.path is not None or place.glob is not None
-            use = FileUse(place.path, _access(role), known and (below or place.below), possible, place.glob)
+        access, below = _access(role), role.endswith("_below")
+        for use in located(word, self.directories, access, below=below, possible=possible):
             self._files[use] = None
 
     def files(self, words: Sequence[Word], role: str, *, dash: bool = True) -> None:

@@ -1,13 +1,15 @@
 """Which file a written path means, seen from the directories that a command may run in."""
 
 import re
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Literal
 
-from gateway.policy.globs import escaped, path_problem, read_glob
+from gateway.policy.globs import PathGlob, escaped, path_problem, read_glob
 from gateway.policy.globs_cover import may_meet
 from gateway.policy.shell_line import Directories, joined
 from gateway.policy.words import Word
 
+Access = Literal["read", "write", "list"]
 NO_FILES = frozenset(
     f"/dev/{name}" for name in ("null", "zero", "full", "random", "urandom", "stdin", "stdout", "stderr", "tty")
 )
@@ -36,44 +38,52 @@ def absolute(text: str, directories: Directories) -> tuple[str | None, ...]:
     return tuple(dict.fromkeys(None if _is_elsewhere(path) or path_problem(path) else path for path in paths))
 
 
-class Place(NamedTuple):
-    """What a word may name: a path, or what a glob matches, or with neither what cannot be determined.
+@dataclass(frozen=True)
+class FileUse:
+    """A file that a command opens by what is written in it.
 
-    `below`: it is everything below the path.
+    `path` is absolute and normalised. With `glob`, a path glob as rules have them, it is whatever that matches and
+    `path` is None. With `below` it is a directory and the command may touch anything in it, itself too (`cp -r src`,
+    `git add .`). Neither of both: the line does not determine which file it is. `possible`: it is this file only if
+    another one turns out to be a directory, so rules may forbid it and none has to allow it.
     """
 
     path: str | None
-    glob: str | None = None
+    access: Access
     below: bool = False
+    possible: bool = False
+    glob: str | None = None
 
 
-_UNRECORDED = Place(None)
-
-
-def located(word: Word, directories: Directories) -> tuple[Place, ...]:
-    """Return what a word may name."""
+def located(
+    word: Word, directories: Directories, access: Access, *, below: bool = False, possible: bool = False
+) -> tuple[FileUse, ...]:
+    """Return what a word may name; of a pattern that shells read in different ways, all of the directory."""
     if word.kind == "literal":
-        return tuple(Place(path) for path in absolute(word.text, directories))
+        paths = absolute(word.text, directories)
+        return tuple(FileUse(path, access, below and path is not None, possible) for path in paths)
+    unknown = FileUse(None, access, possible=possible)
     if word.kind != "glob" or any(_may_climb(part) for part in word.text.split("/")):
-        return (_UNRECORDED,)
+        return (unknown,)
     first = next((place for place, character in enumerate(word.text) if character in _WILDCARDS), len(word.text))
     cut = word.text.rfind("/", 0, first) + 1
-    above, rest = absolute(word.text[:cut] or ".", directories), word.text[cut:]
-    return tuple(_inside(path, _as_glob(rest)) for path in above)
+    glob, found = _as_glob(word.text[cut:]), []
+    for directory in absolute(word.text[:cut] or ".", directories):
+        meant = _inside(directory, glob) if directory is not None and glob is not None else None
+        if directory is None or (meant is not None and may_meet(_PROC, meant)):
+            found.append(unknown)
+        elif meant is None:
+            found.append(FileUse(directory, access, below=True, possible=possible))
+        else:
+            found.append(FileUse(None, access, below, possible, meant.text))
+    return tuple(found)
 
 
-def _inside(directory: str | None, glob: str | None) -> Place:
-    """Return what a relative glob matches in a directory, all of the directory where it is none."""
-    if directory is None:
-        return _UNRECORDED
-    if glob is not None:
-        text = f"{escaped(directory).rstrip('/')}/{glob}"
-        try:
-            meant = read_glob(text)
-        except ValueError:
-            return Place(directory, below=True)
-        return _UNRECORDED if may_meet(_PROC, meant) else Place(None, text)
-    return Place(directory, below=True)
+def _inside(directory: str, glob: str) -> PathGlob | None:
+    try:
+        return read_glob(f"{escaped(directory).rstrip('/')}/{glob}")
+    except ValueError:
+        return None
 
 
 def _as_glob(pattern: str) -> str | None:

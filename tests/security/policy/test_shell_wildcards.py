@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gateway.policy.globs import compile_glob
-from gateway.policy.programs.paths import located
+from gateway.policy.programs.paths import FileUse, located
 from gateway.policy.shell import parse_line
 
 _NAMES = ["a", "b", "ab", "ba", "a.py", "b.py", ".env", ".a", "*", "[ab]", "a*b", "é", "aé", "-a", "!a", "^a", "]", "?"]
@@ -42,11 +42,11 @@ def test_what_a_shell_expands_is_in_the_glob(shell: str, locale: str, tmp_path: 
     assert len(answers) == len(known) + 1
     checked = 0
     for pattern, answer in zip(known, answers, strict=False):
-        places = located(read[pattern].commands[0].words[1], (str(tmp_path),))
+        places = located(read[pattern].commands[0].words[1], (str(tmp_path),), "read")
         for name in answer.splitlines():
             parts = [part for part in name.split("/") if part not in ("", ".")]
             if ".." in parts:
-                assert places == ((None, None, False),), pattern
+                assert places == (FileUse(None, "read"),), pattern
                 continue
             path = "/".join([str(tmp_path), *parts])
             checked += 1

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from gateway.policy.parts import cut
 from gateway.policy.programs import _PROGRAMS, UNREAD, effects_of
-from gateway.policy.programs.call import LIMIT_USES, NO_EFFECTS, Effects, FileUse
+from gateway.policy.programs.call import LIMIT_USES, NO_EFFECTS, Effects
 from gateway.policy.programs.git import SUBCOMMANDS
 from gateway.policy.programs.options import compile_options
+from gateway.policy.programs.paths import FileUse
 from gateway.policy.programs.scripts import sed_problem
 from gateway.policy.programs.starts import _STARTS
 from gateway.policy.programs.wrapping import RUNNERS
