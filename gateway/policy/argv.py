@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from gateway.policy.certainty import NO, PERHAPS, YES, Certainty
+from gateway.policy.decision import NO, PERHAPS, YES, Certainty
 from gateway.policy.fields import ArgvPrefix as WrittenPrefix
 from gateway.policy.fields import Between, Placeholder
 from gateway.policy.globs import PathGlob, compile_glob

@@ -16,8 +16,7 @@ from typing import Any, TypeVar
 from zoneinfo import ZoneInfo
 
 from gateway.policy.argv import ArgvPrefix, compile_argv
-from gateway.policy.certainty import NO, PERHAPS, YES, Certainty
-from gateway.policy.decision import Effect, Facts, Layer, RuleLimit
+from gateway.policy.decision import NO, PERHAPS, YES, Certainty, Effect, Facts, Layer, RuleLimit
 from gateway.policy.document import Condition, Rule
 from gateway.policy.expressions import Expression, ExpressionError, compile_expression, context
 from gateway.policy.fields import SizeRange, TimeWindow

@@ -1,7 +1,10 @@
-"""What the policy says of one call, and the facts that it was given."""
+"""What the policy says of one call, the facts that it was given, and how surely a rule is about it."""
+
+from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from enum import IntEnum
 from typing import Literal
 
 Effect = Literal["allow", "ask", "deny"]
@@ -13,6 +16,25 @@ DEFAULT_DENY = "default-deny"
 OPAQUE = "opaque"
 INVALID_ARGUMENTS = "invalid-arguments"
 TOO_COMPLEX = "too-complex"
+
+
+class Certainty(IntEnum):
+    """How surely something matches what is not always known whole before it runs.
+
+    Of several that must all match the least counts, of alternatives the greatest.
+    """
+
+    NO = 0
+    PERHAPS = 1
+    YES = 2
+
+    @property
+    def opposite(self) -> Certainty:
+        """How surely it does not match."""
+        return Certainty(2 - self)
+
+
+NO, PERHAPS, YES = Certainty
 
 
 @dataclass(frozen=True)

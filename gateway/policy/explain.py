@@ -7,10 +7,9 @@ from itertools import takewhile
 from zoneinfo import ZoneInfo
 
 from gateway.policy.argv import compile_argv
-from gateway.policy.certainty import PERHAPS, YES
 from gateway.policy.conditions import Call, compile_conditions
 from gateway.policy.cover import ArgvWord, ArgvWords, shown_word
-from gateway.policy.decision import Facts
+from gateway.policy.decision import PERHAPS, YES, Facts
 from gateway.policy.document import Condition, PolicyDocument, Rule
 from gateway.policy.expressions import ExpressionError
 from gateway.policy.fields import SizeRange, TimeWindow, rules_of

@@ -12,9 +12,8 @@ from functools import cached_property
 from itertools import chain
 
 from gateway.policy.argv import ArgvPrefix, compile_argv
-from gateway.policy.certainty import NO, PERHAPS, YES, Certainty
 from gateway.policy.conditions import CompiledRule, compile_rule, of_argv, of_path
-from gateway.policy.decision import Layer
+from gateway.policy.decision import NO, PERHAPS, YES, Certainty, Layer
 from gateway.policy.document import Rule
 from gateway.policy.fields import rules_of
 from gateway.policy.globs import LIMIT_PATH_BYTES, PathGlob, ancestors, compile_glob

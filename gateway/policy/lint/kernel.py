@@ -13,12 +13,9 @@ _TOOLS = (("read_file", "read"), ("write_file", "change"))
 # What programs read by themselves, and can make them run others.
 _CONFIGURED = {
     "git": ".git/config",
-    "gmake": "Makefile",
-    "make": "Makefile",
-    "npm": "package.json",
-    "pnpm": "package.json",
     "pytest": "conftest.py",
-    "yarn": "package.json",
+    **dict.fromkeys(("make", "gmake"), "Makefile"),
+    **dict.fromkeys(("npm", "pnpm", "yarn"), "package.json"),
 }
 
 
