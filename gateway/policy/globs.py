@@ -18,6 +18,7 @@ _LIMIT_KEPT = 16_384
 """More globs than most policies have: a document is checked and then compiled."""
 
 _WILDCARD = frozenset("*?[")
+_TOKEN = re.compile(r"\[[!^]?.[^]]*\]|.", re.DOTALL)
 _NOT_LITERAL = re.compile(r"/?\*\*|[*?]|\[[!^]?+.[^]]*\]", re.DOTALL)
 
 
@@ -163,18 +164,13 @@ def _path(components: tuple[str, ...]) -> str:
 def _component(component: str) -> str:
     """Return the expression of one part between slashes."""
     pieces: list[str] = [""]
-    position = 0
-    while position < len(component):
-        character = component[position]
-        if character == "*":
+    for piece in tokens(component):
+        if piece == "*":
             pieces.append("")
-            position += 1
-        elif character == "[":
-            expression, position = _character_class(component, position)
-            pieces[-1] += expression
+        elif piece[0] == "[":
+            pieces[-1] += _character_class(component, piece)
         else:
-            pieces[-1] += "[^/]" if character == "?" else re.escape(character)
-            position += 1
+            pieces[-1] += "[^/]" if piece == "?" else re.escape(piece)
     first, *others = pieces
     if not others:
         return first
@@ -182,19 +178,22 @@ def _component(component: str) -> str:
     return first + "".join(f"(?>[^/]*?{piece})" for piece in middle if piece) + f"[^/]*{last}"
 
 
-def _character_class(component: str, start: int) -> tuple[str, int]:
-    """Return the expression of a [...] and the position after it."""
-    body = start + 1
-    negated = component[body : body + 1] in ("!", "^")
-    body += negated
-    end = component.find("]", body + 1)
-    if end < 0:
+@lru_cache(maxsize=4096)
+def tokens(part: str) -> tuple[str, ...]:
+    """Return the characters of a part between slashes, with each [...] as one."""
+    return tuple(_TOKEN.findall(part))
+
+
+def _character_class(component: str, piece: str) -> str:
+    """Return the expression of a [...]."""
+    negated = piece[1:2] in ("!", "^")
+    members = piece[1 + negated : -1]
+    if not members:
         raise ValueError(f"{component!r}: [ is never closed; a literal bracket is written [[]")
-    members = component[body:end]
     if "--" in members:
         raise ValueError(f"{component!r}: a range has one - in it")
     for low, high in re.findall(r"(.)-(.)", members, re.DOTALL):
         if low > high:
             raise ValueError(f"{component!r}: the range {low}-{high} is backwards")
     escaped = "".join(character if character == "-" else re.escape(character) for character in members)
-    return f"(?!/)[{'^' if negated else ''}{escaped}]", end + 1
+    return f"(?!/)[{'^' if negated else ''}{escaped}]"

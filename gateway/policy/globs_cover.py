@@ -5,13 +5,11 @@ are written very differently may be called different; the answer never includes 
 are said to have nothing in common only when that is sure.
 """
 
-import re
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 
-from gateway.policy.globs import PathGlob, compile_glob
+from gateway.policy.globs import PathGlob, compile_glob, tokens
 
-_TOKEN = re.compile(r"\[[!^]?.[^]]*\]|.", re.DOTALL)
 _FILLER = "sample"
 _LIMIT_STEPS = 20_000
 _CHARACTERS_PER_COMPARISON = 16
@@ -76,7 +74,7 @@ def _begin_apart(a: Sequence[str], b: Sequence[str], agree: Callable[[str, str],
 
 def sample_path(glob: PathGlob) -> str | None:
     """Return a path that a glob matches, "sample" where it leaves the name open; None where none was found."""
-    parts = ["".join(map(_sample, _tokens(part))) for part in glob.components if part != "**"]
+    parts = ["".join(map(_sample, tokens(part))) for part in glob.components if part != "**"]
     path = "/" + "/".join(parts)
     # `/a/**` matches /a as well, but a file below it says more.
     below = f"{path.rstrip('/')}/{_FILLER}" if glob.components[-1:] == ("**",) else path
@@ -113,7 +111,7 @@ def _parts_meet(a: str, b: str) -> bool:
     """Return whether two parts between slashes may be the same text."""
     if a in (b, "*") or b == "*":
         return True
-    return _same(_tokens(a), _tokens(b), "*", _characters_meet, both=True)
+    return _same(tokens(a), tokens(b), "*", _characters_meet, both=True)
 
 
 def _characters_meet(a: str, b: str) -> bool:
@@ -127,19 +125,13 @@ def _part_holds(a: str, b: str) -> bool:
     """Return whether one part between slashes holds another; a part is never empty."""
     if a in (b, "*"):
         return True
-    return _same(_tokens(a), _tokens(b), "*", _character_holds, both=False)
+    return _same(tokens(a), tokens(b), "*", _character_holds, both=False)
 
 
 def _character_holds(a: str, b: str) -> bool:
     if a in (b, "?"):
         return True
     return len(a) > 1 and len(b) == 1 and b != "?" and compile_glob("/" + a).matches("/" + b)
-
-
-@lru_cache(maxsize=4096)
-def _tokens(part: str) -> tuple[str, ...]:
-    """Return a part's characters, with each [...] as one."""
-    return tuple(_TOKEN.findall(part))
 
 
 def _sample(piece: str) -> str:

@@ -120,7 +120,7 @@ def _after_global_options(call: Call) -> tuple[Word, ...]:
             paths = absolute(value.text, call.directories) if value.literal is not None else (None,)
             call.directories = tuple(filter(None, paths)) if None not in paths else None
         place += 2
-    return words if words[place].text.startswith("-") else words[place:]
+    return words[place:] if place < len(words) and not words[place].text.startswith("-") else words
 
 
 def _git(call: Call) -> None:

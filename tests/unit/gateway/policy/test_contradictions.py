@@ -46,6 +46,10 @@ NO_HOST = rule("no", "deny", "connect", hosts=["*.example.com"])
         (rule("no", "deny", "read", paths=["/**"]), rule("a", "allow", "read")),
         (NO_HOST, rule("a", "allow", "connect", hosts=["a.b.example.com:443", "*.x.example.com"])),
         (rule("no", "deny", "write_todos"), rule("a", "allow", "write_todos")),
+        (
+            rule("no", "deny", "read", paths=["/etc/**"], when="agent == 'a'", unless={"paths": ["/etc/b"]}),
+            rule("a", "allow", "read", paths=["/etc/c/**"], when="agent == 'a'", unless={"paths": ["/etc/b"]}),
+        ),
     ],
 )
 @pytest.mark.parametrize("turned", [False, True])
