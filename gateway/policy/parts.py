@@ -199,7 +199,7 @@ def _read_command(command: str, effects: bool, redirects: bool) -> Parts:
         wrapper = program.wrapper or (beside and does_nothing(words))
         parts.append(Part("command", text, "execute", None, False, words, program.cwd, wrapper, within=program.within))
         if effects:
-            parts.extend(_file_part(name, use) for use in program.effects.files)
+            parts.extend(_file_part(name, use) for use in program.uses)
     parts.extend(opened)
     if not parts and opaque is None:
         parts.append(Part("line", "a line that runs nothing", "execute", of_command=True))

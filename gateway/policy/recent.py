@@ -19,12 +19,8 @@ class Recent(Generic[K, V]):
         self._limit_bytes = limit_bytes
         self._size_bytes = size_bytes
         self._kept: OrderedDict[K, tuple[V, int]] = OrderedDict()
-        self._kept_bytes = 0
+        self.kept_bytes = 0
         self._lock = Lock()
-
-    @property
-    def kept_bytes(self) -> int:
-        return self._kept_bytes
 
     def get(self, key: K, make: Callable[[], V]) -> V:
         """Return the value of a key, made by `make` if it is not kept."""
@@ -37,8 +33,8 @@ class Recent(Generic[K, V]):
         size = self._size_bytes(key, value)
         if size * 16 <= self._limit_bytes:
             with self._lock:
-                self._kept_bytes += size - self._kept.pop(key, (value, 0))[1]
+                self.kept_bytes += size - self._kept.pop(key, (value, 0))[1]
                 self._kept[key] = value, size
-                while self._kept_bytes > self._limit_bytes:
-                    self._kept_bytes -= self._kept.popitem(last=False)[1][1]
+                while self.kept_bytes > self._limit_bytes:
+                    self.kept_bytes -= self._kept.popitem(last=False)[1][1]
         return value

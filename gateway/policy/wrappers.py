@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from gateway.policy.programs import effects_of
-from gateway.policy.programs.call import ANY_FILE, LIMIT_USES, NO_EFFECTS, TOO_MANY, Effects
+from gateway.policy.programs import read_call
+from gateway.policy.programs.call import ANY_FILE, LIMIT_USES, TOO_MANY
+from gateway.policy.programs.paths import FileUse
 from gateway.policy.shell import LIMIT_COMMANDS, parse_line
 from gateway.policy.shell_line import START, Redirect, ShellLine, SimpleCommand, joined
 from gateway.policy.words import Word
@@ -24,12 +25,12 @@ _LIMIT_SCRIPTS_BYTES = 64 * 1024
 class Program(SimpleCommand):
     """A simple command to judge, and where it may run. A `wrapper` runs the next one in its place.
 
-    Of a wrapper's words only deny and ask rules are about; its effects are judged like any other's. `within` are the
-    commands that end in these words and run them, innermost first.
+    Of a wrapper's words only deny and ask rules are about; the files that it uses are judged like any other's. `within`
+    are the commands that end in these words and run them, innermost first.
     """
 
     wrapper: bool = False
-    effects: Effects = NO_EFFECTS
+    uses: tuple[FileUse, ...] = ()
     within: tuple[SimpleCommand, ...] = ()
 
 
@@ -43,7 +44,7 @@ def read_programs(command: str) -> Programs:
 class Programs:
     """A command line down to the programs it runs. `opaque` is None when these are all.
 
-    `files_unknown` is None when the effects of the programs are all that they do.
+    `files_unknown` is None when the programs use no other files.
     """
 
     def __init__(self) -> None:
@@ -73,28 +74,26 @@ class Programs:
             self.programs.append(Program(command.words, command.cwd))
             return
         command = self._placed(command)
-        effects = self._effects(command)
-        if effects.opaque is not None:
-            self._refuse(effects.opaque)
-        self.files_unknown = self.files_unknown or effects.files_unknown
-        self.programs.append(Program(command.words, command.cwd, effects.replaces, effects, within))
-        if effects.script is not None:
-            self._scripts_bytes += len(effects.script.encode(errors="replace"))
+        call = read_call(command.words, command.cwd)
+        self._uses += len(call.uses)
+        if self._uses > LIMIT_USES:
+            call.lose(TOO_MANY)
+            call.uses = dict.fromkeys(ANY_FILE)
+        if call.opaque is not None:
+            self._refuse(call.opaque)
+        self.files_unknown = self.files_unknown or call.files_unknown
+        self.programs.append(Program(command.words, command.cwd, call.replaces, tuple(call.uses), within))
+        if call.script is not None:
+            self._scripts_bytes += len(call.script.encode(errors="replace"))
             if self._scripts_bytes > _LIMIT_SCRIPTS_BYTES:
                 self._refuse(f"its scripts are longer than {_LIMIT_SCRIPTS_BYTES} bytes together")
                 return
-            self.line(parse_line(effects.script, command.cwd), depth + 1)
-        for wrapped in effects.commands:
+            self.line(parse_line(call.script, command.cwd), depth + 1)
+        for wrapped in call.commands:
             # `git -C lib diff` ends in a `git diff`, which begins with git.
             end = wrapped.words[wrapped.words[0] == command.words[0] :]
             ends = bool(end) and end == command.words[-len(end) :]
             self.command(wrapped, depth + 1, (command, *within) if ends else ())
-
-    def _effects(self, command: SimpleCommand) -> Effects:
-        """Return the effects of the next program, where a line uses too much that anything may be used."""
-        effects = effects_of(command.words, command.cwd)
-        self._uses += len(effects.files)
-        return effects if self._uses <= LIMIT_USES else replace(effects, files=ANY_FILE, files_unknown=TOO_MANY)
 
     def _refuse(self, reason: str) -> None:
         self.opaque = self.opaque or reason

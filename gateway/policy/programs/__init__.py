@@ -13,7 +13,7 @@ Start at `call.py`. Imports gateway.policy.
 from collections.abc import Sequence
 
 from gateway.policy.programs import files, find, git, scripts, wrapping
-from gateway.policy.programs.call import NO_EFFECTS, UNREAD_REASON, Call, Describe, Effects
+from gateway.policy.programs.call import UNREAD_REASON, Call, Describe
 from gateway.policy.programs.starts import refuse_starts
 from gateway.policy.programs.wrapping import refuse_others
 from gateway.policy.shell_line import START, Directories
@@ -33,17 +33,18 @@ _PROGRAMS: dict[str, Describe] = {
 }
 
 
-def effects_of(words: Sequence[Word], cwd: Directories = START) -> Effects:
+def read_call(words: Sequence[Word], cwd: Directories = START) -> Call:
     """Return what a simple command does by its arguments. `cwd` is where it may run. Never raises.
 
-    `words` starts with the program's name. Effects of a call that is not known entirely are what was seen, and no
+    `words` starts with the program's name. What is found of a call that is not known entirely was seen, and is no
     promise.
     """
-    if not words or words[0].kind != "literal":
-        return NO_EFFECTS
     call = Call(words, cwd)
+    if call.program.kind != "literal":
+        return call
     directory = call.program.text.rpartition("/")[0]
-    if not directory or directory in SYSTEM_DIRECTORIES:
+    is_elsewhere = bool(directory) and directory not in SYSTEM_DIRECTORIES
+    if not is_elsewhere:
         refuse_starts(call)
         try:
             if (describe := _PROGRAMS.get(call.name)) is not None:
@@ -52,5 +53,5 @@ def effects_of(words: Sequence[Word], cwd: Directories = START) -> Effects:
                 call.lose(UNREAD_REASON)
         except Opaque as opaque:
             call.refuse(str(opaque))
-    refuse_others(call, elsewhere=bool(directory) and directory not in SYSTEM_DIRECTORIES)
-    return call.effects()
+    refuse_others(call, elsewhere=is_elsewhere)
+    return call

@@ -1,7 +1,6 @@
 """What a simple command does: the files it uses, the commands it runs; and a call while that is found out."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import cast
 
 from gateway.policy.programs.paths import NO_FILES, Access, FileUse, located
@@ -15,65 +14,48 @@ TOO_MANY = f"it names more files than {LIMIT_USES}; name fewer at a time"
 UNREAD_REASON = "a line does not say which files it uses; use enforcement: kernel, or allow execute without argv"
 
 
-@dataclass(frozen=True)
-class Effects:
-    """All that is known of one simple command.
-
-    `opaque` says why it might run something that the line does not name; `files_unknown` why files might be missing
-    here, which matters only where the line is read for these. Both are None where all is known. A program that is not
-    described here has no effects: what it may do is the business of the argv rules.
-
-    A wrapper runs `commands`, or the `script` of a shell; where it `replaces` itself by these it does nothing besides.
-    """
-
-    files: tuple[FileUse, ...] = ()
-    opaque: str | None = None
-    files_unknown: str | None = None
-    commands: tuple[SimpleCommand, ...] = ()
-    script: str | None = None
-    replaces: bool = False
-
-
-NO_EFFECTS = Effects()
 ANY_FILE = (FileUse(None, "read"), FileUse(None, "write"))
 
 
 class Call:
-    """The program, its name without the directory, the words after it, where it runs, and what was found so far."""
+    """A simple command, and what was found out about it so far.
+
+    `name` is its program's without the directory, `words` are those after it, and it runs in one of `directories`.
+
+    `opaque` says why it might run something that the line does not name; `files_unknown` why files might be missing in
+    `uses`, which matters only where the line is read for these. Both are None where all is known. A program that is
+    not described uses nothing: what it may do is the business of the argv rules. A wrapper runs `commands`, or the
+    `script` of a shell; where it `replaces` itself by these it does nothing besides.
+    """
 
     def __init__(self, words: Sequence[Word], directories: Directories) -> None:
         self.program = words[0]
         self.name = self.program.text.rpartition("/")[2]
         self.words = tuple(words[1:])
         self.directories = directories
+        self.uses: dict[FileUse, None] = {}
+        self.opaque: str | None = None
+        self.files_unknown: str | None = None
+        self.commands: list[SimpleCommand] = []
         self.script: str | None = None
         self.replaces = False
-        self._commands: list[SimpleCommand] = []
-        self._files: dict[FileUse, None] = {}
-        self._opaque: str | None = None
-        self._lost: str | None = None
-
-    def effects(self) -> Effects:
-        """Return all that was found."""
-        found = tuple(self._files), self._opaque, self._lost, tuple(self._commands)
-        return Effects(*found, self.script, self.replaces)
 
     def check(self) -> None:
         """Raise Opaque if the call was refused."""
-        if self._opaque is not None:
-            raise Opaque(self._opaque)
+        if self.opaque is not None:
+            raise Opaque(self.opaque)
 
     def run(self, words: Sequence[Word], *, anywhere: bool = False) -> None:
         """Take in a command that the call runs, where it runs itself or `anywhere`."""
-        self._commands.append(SimpleCommand(tuple(words), None if anywhere else self.directories))
+        self.commands.append(SimpleCommand(tuple(words), None if anywhere else self.directories))
 
     def refuse(self, reason: str) -> None:
         """Say why the call might run another program. The first reason counts."""
-        self._opaque = self._opaque or reason
+        self.opaque = self.opaque or reason
 
     def lose(self, reason: str) -> None:
         """Say why it is not known which files the call uses. The first reason counts."""
-        self._lost = self._lost or f"{self.name}: {reason}"
+        self.files_unknown = self.files_unknown or f"{self.name}: {reason}"
 
     def file(self, word: Word, role: str, *, dash: bool = True, possible: bool = False) -> None:
         """Take in a word in its role. With `dash` the word `-` is the program's input or output and no file."""
@@ -86,7 +68,7 @@ class Call:
             return
         access, below = _access(role), role.endswith("_below")
         for use in located(word, self.directories, access, below=below, possible=possible):
-            self._files[use] = None
+            self.uses[use] = None
 
     def files(self, words: Sequence[Word], role: str, *, dash: bool = True) -> None:
         """Take in words that all have one role."""
@@ -109,11 +91,11 @@ class Call:
         if role == "names":
             self.lose("it takes the names of files out of a file")
         elif role:
-            self._files[FileUse(None, _access(role))] = None
+            self.uses[FileUse(None, _access(role))] = None
 
     def _is_full(self) -> bool:
         """Return whether more is named than is worth judging one by one: what is not looked at may be anything."""
-        if len(self._files) <= LIMIT_USES:
+        if len(self.uses) <= LIMIT_USES:
             return False
         self.lose(TOO_MANY)
         self.unknown("read")

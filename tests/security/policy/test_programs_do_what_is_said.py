@@ -142,7 +142,7 @@ def test_every_file_that_a_program_opens_was_read_from_the_line(line: str, tmp_p
     if read.opaque or read.files_unknown:
         return
     _grow(tmp_path)
-    uses = [use for program in read.programs for use in program.effects.files]
+    uses = [use for program in read.programs for use in program.uses]
     uses += [
         FileUse(str(tmp_path / redirect.target), "write" if redirect.writes else "read")
         for redirect in read.redirects

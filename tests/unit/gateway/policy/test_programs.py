@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.policy.parts import cut
-from gateway.policy.programs import _PROGRAMS, UNREAD, effects_of
-from gateway.policy.programs.call import LIMIT_USES, NO_EFFECTS, Effects
+from gateway.policy.programs import _PROGRAMS, UNREAD, read_call
+from gateway.policy.programs.call import LIMIT_USES, Call
 from gateway.policy.programs.git import SUBCOMMANDS
 from gateway.policy.programs.options import compile_options
 from gateway.policy.programs.paths import FileUse
@@ -50,9 +50,9 @@ def use(text: str) -> FileUse:
     return FileUse(known, kind, below, text.startswith("~"), glob)  # type: ignore[arg-type]
 
 
-def effects(line: str) -> Effects:
+def effects(line: str) -> Call:
     command = parse_line(line).commands[0]
-    return effects_of(command.words, command.cwd)
+    return read_call(command.words, command.cwd)
 
 
 @pytest.mark.parametrize("line,expected", ROWS, ids=[row[0] for row in ROWS])
@@ -64,7 +64,7 @@ def test_a_command_uses_what_the_table_says(line: str, expected: str) -> None:
         return
     assert found.opaque is None
     assert found.files_unknown is None
-    assert set(found.files) == {use(text) for text in expected.split()}
+    assert set(found.uses) == {use(text) for text in expected.split()}
 
 
 def test_the_table_has_enough_of_both_kinds() -> None:
@@ -74,13 +74,13 @@ def test_the_table_has_enough_of_both_kinds() -> None:
 
 def test_a_relative_path_is_seen_from_each_directory_the_command_may_run_in() -> None:
     words = (Word("cat"), Word("a"), Word("/b"))
-    assert effects_of(words, ("/x", "/y")).files == tuple(FileUse(path, "read") for path in ("/x/a", "/y/a", "/b"))
-    assert effects_of(words, None).files == (FileUse(None, "read"), FileUse("/b", "read"))
+    assert tuple(read_call(words, ("/x", "/y")).uses) == tuple(FileUse(path, "read") for path in ("/x/a", "/y/a", "/b"))
+    assert tuple(read_call(words, None).uses) == (FileUse(None, "read"), FileUse("/b", "read"))
 
 
 def test_all_of_a_work_tree_may_be_above_the_directory_that_git_runs_in() -> None:
     words = tuple(Word(text) for text in ("git", "reset", "--hard"))
-    assert FileUse("/workspace", "write", below=True) in effects_of(words, ("/workspace/sub",)).files
+    assert FileUse("/workspace", "write", below=True) in read_call(words, ("/workspace/sub",)).uses
 
 
 def test_any_subcommand_of_git_may_use_any_file_with_an_option_that_is_not_known() -> None:
@@ -94,18 +94,19 @@ def test_any_subcommand_of_git_may_use_any_file_with_an_option_that_is_not_known
 )
 def test_a_program_that_is_known_never_has_no_effects_for_an_option_that_is_not(name: str) -> None:
     found = effects(f"{name} --weird /etc/x")
-    assert found.opaque or found.files_unknown or FileUse("/etc/x", "read") in found.files
+    assert found.opaque or found.files_unknown or FileUse("/etc/x", "read") in found.uses
 
 
 def test_a_program_of_that_name_elsewhere_is_unknown() -> None:
-    assert effects("./cat /etc/passwd") == NO_EFFECTS
-    assert effects("/usr/bin/cat a") == effects("cat a")
+    found = effects("./cat /etc/passwd")
+    assert (found.uses, found.opaque, found.files_unknown) == ({}, None, None)
+    assert effects("/usr/bin/cat a").uses == effects("cat a").uses
 
 
 def test_an_unknown_option_names_itself_and_the_rest_is_still_seen() -> None:
     found = effects("sort --weird=/x -o out in")
     assert "--weird" in (found.files_unknown or "")
-    assert {FileUse("/workspace/out", "write"), FileUse("/workspace/in", "read")} <= set(found.files)
+    assert {FileUse("/workspace/out", "write"), FileUse("/workspace/in", "read")} <= set(found.uses)
 
 
 @pytest.mark.parametrize(
@@ -194,7 +195,7 @@ def test_a_text_that_describes_no_option_is_an_error(text: str) -> None:
 def test_an_absolute_path_is_never_lost(program: str) -> None:
     found = effects(f"{program} /etc/one /var/two")
     assert found.opaque is None
-    assert {"/etc/one", "/var/two"} <= {file.path for file in found.files}
+    assert {"/etc/one", "/var/two"} <= {file.path for file in found.uses}
 
 
 @pytest.mark.parametrize("name", GIVEN)
@@ -206,8 +207,8 @@ def test_the_order_of_options_and_operands_does_not_matter(name: str) -> None:
         if order.index(["one"]) > order.index(["two"]):
             continue
         words = [Word(text) for text in (*name.split(), *itertools.chain(*order))]
-        found = effects_of(words)
-        seen.add((frozenset(found.files), found.opaque))
+        found = read_call(words)
+        seen.add((frozenset(found.uses), found.opaque))
     assert len(seen) == 1
 
 
@@ -249,8 +250,8 @@ _directories = st.sampled_from([None, ("/workspace",), ("/a", "/b"), ()])
 @examples(1500)
 @given(st.sampled_from(sorted({*_PROGRAMS, *UNREAD, *_STARTS, "sqlite3", "gcc"})), _words, _directories)
 def test_nothing_that_is_written_raises(name: str, words: list[Word], directories: tuple[str, ...] | None) -> None:
-    found = effects_of([Word(name), *words], directories)
-    for file in found.files:
+    found = read_call([Word(name), *words], directories)
+    for file in found.uses:
         assert file.path is None or (file.path.startswith("/") and ".." not in file.path.split("/"))
 
 
@@ -263,9 +264,9 @@ def test_nothing_that_is_written_raises(name: str, words: list[Word], directorie
 def test_an_operand_is_known_or_the_line_is_opaque(name: str, texts: list[str], place: int) -> None:
     """After `--` every word is an operand, so a path there must appear whatever comes before it."""
     words = [Word(text) for text in (name, *texts[:place], "--", *texts[place:], "/etc/x", "/etc/y")]
-    found = effects_of(words)
+    found = read_call(words)
     taken = "--" in texts[:place] or any(text.startswith("-") for text in texts[:place][-1:])  # as an argument
-    assert found.opaque or found.files_unknown or taken or "/etc/x" in {file.path for file in found.files}
+    assert found.opaque or found.files_unknown or taken or "/etc/x" in {file.path for file in found.uses}
 
 
 @pytest.mark.parametrize("letter", "aic")

@@ -128,7 +128,7 @@ def test_a_command_that_names_too_much_is_opaque_and_may_use_anything() -> None:
     for line in (f"cat{_words('f#')}", ";".join(f"cat {' '.join(f'{a}{b}' for a in range(50))}" for b in range(30))):
         read = read_programs(line)
         assert f"names more files than {LIMIT_USES}" in (read.files_unknown or "")
-        assert any(use.path is None and use.glob is None for one in read.programs for use in one.effects.files)
+        assert any(use.path is None and use.glob is None for one in read.programs for use in one.uses)
 
 
 def test_a_command_that_names_many_files_is_understood() -> None:

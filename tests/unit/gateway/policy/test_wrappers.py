@@ -20,7 +20,7 @@ def run(line: str) -> list[str]:
 
 
 def reads(line: str) -> set[str | None]:
-    return {file.path for program in understood(line) for file in program.effects.files if file.access == "read"}
+    return {file.path for program in understood(line) for file in program.uses if file.access == "read"}
 
 
 @pytest.mark.parametrize(
@@ -211,11 +211,11 @@ def test_options_of_wrappers_open_files_too() -> None:
 
 def test_what_find_passes_on_is_below_where_it_starts() -> None:
     *_, last = understood("find src -exec rm -f {} +")
-    assert last.effects.files == (FileUse("/workspace/src", "write", below=True),)
+    assert last.uses == (FileUse("/workspace/src", "write", below=True),)
     *_, last = understood("find / -execdir cat {} +")
-    assert last.effects.files == (FileUse(None, "read"),)
+    assert last.uses == (FileUse(None, "read"),)
     *_, last = understood("find .. -exec cat {} +")
-    assert last.effects.files == (FileUse(None, "read"),)
+    assert last.uses == (FileUse(None, "read"),)
 
 
 def test_a_program_by_a_relative_path_after_cd_has_the_path_it_runs_by() -> None:
@@ -227,7 +227,7 @@ def test_a_program_by_a_relative_path_after_cd_has_the_path_it_runs_by() -> None
 def test_an_opaque_line_still_shows_what_was_seen_in_it() -> None:
     read = read_programs("su -c ls; cat --weird /etc/passwd; vim x")
     assert read.opaque
-    assert FileUse("/etc/passwd", "read") in {file for program in read.programs for file in program.effects.files}
+    assert FileUse("/etc/passwd", "read") in {file for program in read.programs for file in program.uses}
 
 
 @pytest.mark.parametrize("also", ["-n 2", "-L 1", "-l", "-l1", "--max-args=3", "--max-lines=2", "-n 1 -n 2"])
