@@ -37,7 +37,7 @@ class PolicyError(Exception):
     def __init__(self, source: str, errors: list[PolicyProblem]) -> None:
         self.source = source
         self.errors = errors
-        super().__init__("\n".join(_show(source, problem) for problem in errors))
+        super().__init__("\n".join(f"{source}:{problem.line}: {problem.text}" for problem in errors))
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,3 @@ def _too_large() -> PolicyProblem:
 def field_of(path: Path) -> str:
     """Return a place of a file as people write it: rules[2].paths[0]."""
     return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).lstrip(".")
-
-
-def _show(source: str, problem: PolicyProblem) -> str:
-    return f"{source}:{problem.line}: {problem.text}"

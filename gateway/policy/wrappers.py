@@ -1,6 +1,6 @@
 """A command line down to the programs it runs: what a wrapper runs is judged in the wrapper's place.
 
-`timeout 5 make`, `sh -c '...'`, `find ... -exec rm {} +` are taken apart (programs/wrapping.py). Builtins that change
+`timeout 5 make`, `sh -c '...'`, `find ... -exec rm {} +` are taken apart (programs/). Builtins that change
 what the rest of the line means (alias, eval, ...) and programs that exist to run others (sudo, ...) are opaque always.
 """
 

@@ -50,7 +50,7 @@ def read_yaml(text: str) -> YamlReading:
         node = yaml.compose(text, Loader=_Loader)
         if node is None:
             raise YamlProblem(1, (), "the file is empty; a policy starts with version: 1")
-        reading.data = _Construction(reading).value(node, ())
+        reading.data = _value(node, (), reading, _Loader(""))
     except YamlProblem as problem:
         reading.problems.append(problem)
     except yaml.MarkedYAMLError as error:
@@ -92,36 +92,24 @@ def _check_events(events: Iterator[Any]) -> None:
                 raise YamlProblem(line, (), "a second document starts here (---); a policy must be one document")
 
 
-class _Construction:
-    def __init__(self, reading: YamlReading) -> None:
-        self._reading = reading
-        self._loader = _Loader("")
-
-    def value(self, node: yaml.Node, path: Path) -> object:
-        line = node.start_mark.line + 1
-        self._reading.lines.setdefault(path, line)
-        if isinstance(node, yaml.MappingNode) and node.tag == "tag:yaml.org,2002:map":
-            return self._mapping(node, path)
-        if isinstance(node, yaml.SequenceNode) and node.tag == "tag:yaml.org,2002:seq":
-            return tuple(self.value(item, (*path, place)) for place, item in enumerate(node.value))
-        if isinstance(node, yaml.ScalarNode) and node.tag in _SCALARS:
-            if node.tag.endswith(":timestamp"):
-                return node.value
-            return self._loader.construct_object(node)
+def _value(node: yaml.Node, path: Path, reading: YamlReading, loader: Any) -> object:
+    """Return the plain data of a node, and note its line."""
+    line = node.start_mark.line + 1
+    reading.lines.setdefault(path, line)
+    if isinstance(node, yaml.SequenceNode) and node.tag == "tag:yaml.org,2002:seq":
+        return tuple(_value(item, (*path, place), reading, loader) for place, item in enumerate(node.value))
+    if isinstance(node, yaml.ScalarNode) and node.tag in _SCALARS:
+        return node.value if node.tag.endswith(":timestamp") else loader.construct_object(node)
+    if not isinstance(node, yaml.MappingNode) or node.tag != "tag:yaml.org,2002:map":
         raise YamlProblem(line, path, f"the YAML tag {node.tag!r} is not allowed; write plain values")
-
-    def _mapping(self, node: yaml.MappingNode, path: Path) -> dict[str, object]:
-        mapping: dict[str, object] = {}
-        self._reading.problems.extend(
-            YamlProblem(twice.line, (*path, *twice.path), twice.message) for twice in written_twice(node)
-        )
-        for key_node, value_node in node.value:
-            line = key_node.start_mark.line + 1
-            if not isinstance(key_node, yaml.ScalarNode):
-                raise YamlProblem(line, path, "a field's name must be plain text")
-            key = key_node.value
-            if key in mapping:
-                continue
-            self._reading.lines[(*path, key)] = line
-            mapping[key] = self.value(value_node, (*path, key))
-        return mapping
+    reading.problems += (YamlProblem(one.line, (*path, *one.path), one.message) for one in written_twice(node))
+    mapping: dict[str, object] = {}
+    for key_node, value_node in node.value:
+        line = key_node.start_mark.line + 1
+        if not isinstance(key_node, yaml.ScalarNode):
+            raise YamlProblem(line, path, "a field's name must be plain text")
+        key = key_node.value
+        if key not in mapping:
+            reading.lines[(*path, key)] = line
+            mapping[key] = _value(value_node, (*path, key), reading, loader)
+    return mapping
