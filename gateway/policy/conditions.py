@@ -148,7 +148,9 @@ def of_path(glob: PathGlob, part: Part, budget: Budget = UNLIMITED, *, loosens: 
     meant = part.meant
     if meant is not None:
         budget.spend(meant.shape != "tree")
-        return YES if covers(glob, meant) else PERHAPS if not loosens and may_meet(glob, meant, budget) else NO
+        if loosens or may_meet(glob, meant, budget):
+            return YES if covers(glob, meant) else NO if loosens else PERHAPS
+        return NO
     if part.path is not None:
         return YES if glob.matches(part.path) else NO
     if part.kind == "path" and glob.text == "/**":

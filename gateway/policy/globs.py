@@ -89,6 +89,7 @@ def escaped(path: str) -> str:
     return "".join(f"[{character}]" if character in _WILDCARD else character for character in path)
 
 
+@lru_cache(maxsize=4096)
 def tree_glob(directory: str) -> PathGlob:
     """Return the glob of a directory and all below it, whatever its name has in it, to be compared with others."""
     root = directory.rstrip("/")

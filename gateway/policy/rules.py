@@ -88,9 +88,12 @@ class ToolRules:
 
     def _by_path(self, part: Part, budget: Budget) -> Found:
         """Yield what allows all that a part means, and what tightens any of it."""
+        path = part.path if part.meant is None else None
         for glob, rule in self._near(part, budget):
-            named = of_path(glob, part, budget, loosens=rule.effect == "allow")
-            if named != NO:
+            if path is not None:  # most often, and this costs the least
+                if glob.matches(path):
+                    yield rule, YES
+            elif (named := of_path(glob, part, budget, loosens=rule.effect == "allow")) != NO:
                 yield rule, named
         if part.meant is not None and part.meant.shape == "tree":
             # What is rooted inside is met, and never all that is met.
