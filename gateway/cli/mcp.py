@@ -1,4 +1,4 @@
-"""`airlock mcp`: the MCP servers of agents."""
+"""`airlock mcp`: tools for MCP clients, and the MCP servers of agents."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gateway.cli.command import BackendCli, Commands, Yes
+from gateway.cli.command import BackendCli, Commands, GatewayCli, InThread, Yes
 from gateway.cli.printable import Rows, one_line
 from gateway.cli.terminal import out
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from airlock.admin import McpServerPins
 
-app = Commands(help="MCP servers of agents.")
+app = Commands(help="The Model Context Protocol: tools for clients that start a process, and MCP servers of agents.")
 pins = Commands(
     help="Which tools of MCP servers agents are offered, in the database of a configuration or, with --address, on a "
     "gateway."
@@ -25,6 +25,18 @@ app.add_typer(pins, name="pins")
 Server = Annotated[str, typer.Argument(metavar="SERVER", help="Name of the server in the agent's configuration.")]
 Tenant = Annotated[str, typer.Option(help="Tenant of the agent.")]
 Agent = Annotated[str, typer.Option(help="Agent whose server it is.")]
+
+
+@app.command()
+async def stdio(cli: GatewayCli, *, thread: InThread = "default") -> None:
+    """Serve the tools of a gateway over standard input and output, for an MCP client that starts this as a process.
+
+    A gateway with an HTTP listener needs no process: its clients connect to http://HOST:PORT/mcp.
+    """
+    from gateway.mcp.stdio import serve_stdio
+
+    await cli.airlock.list_tools()  # a client that starts a process shows its error output when it exits, and not later
+    await serve_stdio(cli.airlock, thread)
 
 
 @pins.command("list")

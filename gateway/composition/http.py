@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from gateway.composition.services import service_files
 from gateway.config.config import Config
+from gateway.identity.auth import Authentication
 from gateway.serving.health import BoundedHealth
 from gateway.serving.in_process import InProcessServices
 
@@ -25,7 +26,7 @@ class Http:
         self._listener: HttpListener | None = None
 
     @contextlib.asynccontextmanager
-    async def serving(self, healthy: BoundedHealth) -> AsyncIterator[None]:
+    async def serving(self, healthy: BoundedHealth, authenticate: Authentication) -> AsyncIterator[None]:
         """Serve until the block ends; Misconfigured if the TLS files are unusable."""
         from gateway.http.app import make_app  # noqa: PLC0415 - see open_http
         from gateway.http.calls import Calls  # noqa: PLC0415 - as above
@@ -34,14 +35,21 @@ class Http:
         from gateway.http.json_calls import JsonCalls  # noqa: PLC0415 - as above
         from gateway.http.listener import HttpListener  # noqa: PLC0415 - as above
         from gateway.http.openapi import openapi_routes  # noqa: PLC0415 - as above
+        from gateway.mcp.authorization import Authorization  # noqa: PLC0415 - as above
+        from gateway.mcp.face import McpFace  # noqa: PLC0415 - as above
         from gateway.serving.listening import is_loopback  # noqa: PLC0415 - as above
 
         calls = Calls(self.services)
         json_calls = JsonCalls(calls, service_files())
-        routes = [*health_routes(healthy), *openapi_routes(), *FileContents(calls).routes(), *json_calls.routes()]
+        mcp = McpFace(calls, Authorization.of(self._config, authenticate))
+        files = FileContents(calls)
+        routes = [
+            *(*health_routes(healthy), *openapi_routes()),
+            *(*files.routes(), *mcp.routes(), *json_calls.routes()),
+        ]
         app = make_app(routes, self._config.http, loopback=is_loopback(self.address))
         self._listener = HttpListener(app, self._bound, tls=self._config.tls, resolve=self._config.path)
-        async with self._listener.serving():
+        async with mcp.running(), self._listener.serving():
             yield
 
     async def stop(self, grace_s: float) -> None:

@@ -17,7 +17,7 @@ from gateway.composition.sandboxes import Sandboxes
 from gateway.config.operation_settings import AnchorSettings
 from gateway.data_lifecycle.erasure import Erasure, TenantAdmin, remove_files
 from gateway.errors import AirlockError
-from gateway.identity.auth import authentication
+from gateway.identity.auth import Authentication, authentication
 from gateway.mcp_servers.pins import PinAdmin
 from gateway.mcp_servers.servers import McpServers
 from gateway.network.door import Doors
@@ -184,6 +184,7 @@ class Services:
     """The services on a server, their health, and the parts behind them that have work of their own or streams."""
 
     healthy: BoundedHealth
+    authenticate: Authentication
     audit: Audit
     usage: SandboxUsage
     transitions: HistoryReader
@@ -229,7 +230,7 @@ async def add_services(
         await healthy.set(name, health_pb2.HealthCheckResponse.SERVING)
     names = (*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME)
     reflection_pb2_grpc.add_ServerReflectionServicer_to_server(BoundedReflection(names), server)
-    return Services(healthy, audit, usage, transitions, forwarding, forks)
+    return Services(healthy, authenticate, audit, usage, transitions, forwarding, forks)
 
 
 def make_anchoring(base: Foundation, settings: AnchorSettings) -> "Anchoring":

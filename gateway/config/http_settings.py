@@ -25,6 +25,21 @@ class HttpSettings(Section):
         default=(), description="origins of web pages that may send requests, such as https://app.example"
     )
 
+    public_url: str | None = Field(
+        default=None,
+        description="the listener's URL as its clients reach it, without a path, such as https://airlock.example; "
+        "unset: as the Host header of a request names it. Set it behind a proxy that ends TLS",
+    )
+
+    @field_validator("public_url")
+    @classmethod
+    def _is_url(cls, url: str | None) -> str | None:
+        if url is None:
+            return None
+        url = url.rstrip("/")
+        cls._are_origins((url,))
+        return url
+
     @field_validator("origins")
     @classmethod
     def _are_origins(cls, origins: tuple[str, ...]) -> tuple[str, ...]:

@@ -112,11 +112,12 @@ class ToolResult(OutputText):
 
 @dataclass(frozen=True)
 class Tool:
-    """A tool and the JSON Schema of its arguments."""
+    """A tool and the JSON Schema of its arguments. A call of one that is `read_only` changes nothing."""
 
     name: str
     description: str
     parameters: Mapping[str, Any]
+    read_only: bool = False
 
 
 class Client(
