@@ -68,6 +68,10 @@ class Connection(HttpToolsProtocol):
             self.transport.write(_TOO_LARGE)
             self.transport.close()
 
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Take a header; white space after a value is no part of it (RFC 9110), and the parser leaves it there."""
+        super().on_header(name, value.rstrip(b" \t"))
+
     def on_headers_complete(self) -> None:
         self._head_came()
         super().on_headers_complete()
