@@ -88,7 +88,9 @@ def make_server(peer_of: PeerOf) -> Server[Any]:
     return server
 
 
-def _answered(handler: Callable[[Context, P], Coroutine[Any, Any, R]]) -> Callable[[Context, P], Coroutine[Any, Any, R]]:
+def _answered(
+    handler: Callable[[Context, P], Coroutine[Any, Any, R]],
+) -> Callable[[Context, P], Coroutine[Any, Any, R]]:
     """Translate what a handler raises into the protocol's errors, and run it in a task of its own.
 
     anyio knows its own cancellations by their message, which calls of grpc lose: in the task of `mcp` such a

@@ -105,7 +105,9 @@ async def test_files_are_resources_that_are_listed_and_read_as_text_or_bytes(
         listed = {one.name: one for one in (await client.list_resources()).resources}
         assert set(listed) == {"notes/a b.md", "image.png"}
         assert listed["notes/a b.md"].uri == "sandbox:///workspace/notes/a%20b.md"
-        text, image = [(await client.read_resource(listed[name].uri)).contents[0] for name in sorted(listed, reverse=True)]
+        text, image = [
+            (await client.read_resource(listed[name].uri)).contents[0] for name in sorted(listed, reverse=True)
+        ]
         assert getattr(text, "text", "") == "# café\n"
         assert (getattr(image, "blob", ""), image.mime_type) == ("iVBORw0KGgr/", "image/png")
         assert [one.uri_template for one in (await client.list_resource_templates()).resource_templates] == [
@@ -151,9 +153,7 @@ async def test_accepting_in_the_client_approves_nothing_and_the_approver_lets_th
         assert isinstance(asked, InputRequiredResult)
         (approval_id,) = asked.input_requests or {}
         accepted = {approval_id: ElicitResult(action="accept")}
-        again = await client.session.call_tool(
-            "execute", DEPLOY, input_responses=accepted, allow_input_required=True
-        )
+        again = await client.session.call_tool("execute", DEPLOY, input_responses=accepted, allow_input_required=True)
         assert isinstance(again, InputRequiredResult), "an accept that approved the call"
         assert (await approver.approval(approval_id)).status == "pending"
 
@@ -181,9 +181,7 @@ async def test_a_client_without_urls_gets_the_approval_as_a_result(
     assert f"airlock approvals allow {facts['approval_id']}" in page.text
 
 
-async def test_an_older_client_that_shows_urls_gets_the_error_that_names_one(
-    connect: Connect, gateway: Served
-) -> None:
+async def test_an_older_client_that_shows_urls_gets_the_error_that_names_one(connect: Connect, gateway: Served) -> None:
     async def never(_context: object, _params: ElicitRequestParams) -> ElicitResult:
         raise AssertionError("the gateway asked this client")
 
