@@ -53,6 +53,8 @@ CORE = (
     "gateway/test_stopping.py",
     "gateway/test_tenants.py",
     "gateway/test_tool_calls.py",
+    "mcp/test_access.py",
+    "mcp/test_server.py",
     "sandbox/test_docker_engine.py",
     "network/test_docker_clients.py",
     "network/test_docker_tools.py",

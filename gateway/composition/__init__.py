@@ -3,5 +3,5 @@
 foundation.py   database, telemetry, policies      sandboxes.py   engine, keeper and their decorators
 services.py     tool calls, runs, gRPC services    http.py        the HTTP listener
 
-Start at `foundation.py`. Imports gateway layers below 16 and sandbox.
+Start at `foundation.py`. Imports gateway layers below 17 and sandbox.
 """

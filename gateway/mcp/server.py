@@ -114,7 +114,9 @@ def _answered(
 
 async def _in_own_task(work: Coroutine[Any, Any, R]) -> R:
     task = asyncio.create_task(work)
-    task.add_done_callback(lambda done: done.cancelled() or done.exception())  # retrieved if nobody waits any more
+    task.add_done_callback(
+        lambda done: done.cancelled() or done.exception()
+    )  # retrieved, as there may be no caller left
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:

@@ -46,7 +46,11 @@ def key_proxy(address: str, key: str) -> Iterator[str]:
         def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - as http.server names it
             pass
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    class Server(ThreadingHTTPServer):
+        def handle_error(self, request: Any, client_address: Any) -> None:
+            """Ignore clients that leave."""
+
+    server = Server(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
