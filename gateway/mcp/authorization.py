@@ -4,6 +4,7 @@ The resource of tokens is URL/mcp, for all threads: an issuer that follows RFC 8
 for another audience is refused, as over gRPC (`identity.jwt.audience`).
 """
 
+import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
@@ -13,7 +14,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from gateway.config.config import Config
-from gateway.errors import AirlockError, NotFound, ScopeMissing, Unauthenticated
+from gateway.errors import AirlockError, NotFound, Overloaded, ScopeMissing, Unauthenticated
 from gateway.http.calls import metadata_of, origin_of
 from gateway.http.problems import status_of
 from gateway.identity.principal import CallCredentials, Principal
@@ -88,6 +89,10 @@ class Authorization:
 def refused(error: AirlockError, headers: Mapping[str, str] | None = None) -> Response:
     """Return an error as a JSON-RPC error without an id, with the HTTP status of problem documents."""
     data: dict[str, Any] = {"reason": error.reason, **({"details": dict(error.details)} if error.details else {})}
+    headers = dict(headers or {})
+    if isinstance(error, Overloaded) and error.retry_after_s is not None:
+        data["retry_after_s"] = error.retry_after_s
+        headers["retry-after"] = str(math.ceil(error.retry_after_s))
     return rpc_error(status_of(error), REFUSED, str(error), data, headers)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import importlib
 import json
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -20,7 +21,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from gateway.errors import Cancelled, DeadlineExceeded, ScopeMissing, TooLarge, Unauthenticated
+from gateway.errors import Cancelled, DeadlineExceeded, Overloaded, ScopeMissing, TooLarge, Unauthenticated
 from gateway.http.app import App, Receive, Scope, Send
 from gateway.http.calls import Calls, body_of
 from gateway.identity.principal import Principal
@@ -29,11 +30,16 @@ from gateway.mcp.approval_page import approval_route
 from gateway.mcp.authorization import INVALID_REQUEST, PATH, Authorization, refused, rpc_error
 from gateway.mcp.peer import PEER, Peer
 from gateway.mcp.sessions import RunningCalls, Session
+from gateway.serving.edge import ADMISSION
+from gateway.serving.fair_loop import schedule_for
+from gateway.serving.incoming import Reads
 
 if TYPE_CHECKING:
     from gateway.mcp.transport import Transport
 
 _DEFAULT_THREAD = "default"
+# Bodies have at most 4 MiB, and are in memory before the call that they ask for is admitted.
+_READS_OF_A_TENANT, _READS = 16, 128
 _SESSION, _VERSION = "mcp-session-id", "mcp-protocol-version"
 # The revisions that have sessions; a request without the header is of one of them.
 _WITH_SESSIONS = (None, "2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
@@ -46,6 +52,7 @@ class McpFace:
         self._calls = calls
         self._authorization = authorization
         self._running = RunningCalls()
+        self._reads = Reads(_READS_OF_A_TENANT, _READS)
         self._transport: asyncio.Future[Transport] | None = None
         self._host: asyncio.Task[None] | None = None
         self._stopping = asyncio.Event()
@@ -81,51 +88,64 @@ class McpFace:
         if request.method != "POST":
             # There is nothing to send without a request, and no session to end.
             return rpc_error(405, INVALID_REQUEST, "only POST is served here", headers={"allow": "POST"})
-        old = request.headers.get(_VERSION) in _WITH_SESSIONS
         session = None
-        if old and _SESSION in request.headers:
+        if _is_old(request) and _SESSION in request.headers:
             session = Session.known(request.headers[_SESSION], principal)
             if session is None:
                 return rpc_error(
                     404, INVALID_REQUEST, "there is no session with this id: send initialize for a new one"
                 )
+        tenant = principal.tenant.name if principal.tenant is not None else ""
         try:
-            body = await body_of(request)
-        except (TooLarge, DeadlineExceeded) as error:
+            body = await self._reads.read(tenant, partial(body_of, request))
+        except (TooLarge, DeadlineExceeded, Overloaded) as error:
             # Before the rest of the body arrives; the connection cannot be used again.
             return refused(error, {"connection": "close"})
         except Cancelled:
             return None
-        if not old:
-            await self._pass_on(request, send, body, self._peer(request))
-            return None
-        method, params = _message(body)
-        if session is not None and method == "notifications/cancelled":
-            self._running.cancel(session, params.get("requestId"))
+        schedule_for(tenant)
+        call = _Call(request, principal, body, session)
+        if call.method == "notifications/cancelled" and session is not None:
+            self._running.cancel(session, call.params.get("requestId"))
             return Response(status_code=202)
-        if method == "initialize":
-            send = _with_session(send, Session.opened(principal, opens_urls=_opens_urls(params)))
-        peer = replace(self._peer(request), opens_urls=session is not None and session.opens_urls)
-        if session is not None:
-            peer = replace(peer, cancellable=partial(self._running.cancellable, session))
-        await self._pass_on(request, send, body, peer, streamed=method == "tools/call")
+        try:
+            # Beside the place of the tool call: one that waits for its approval has none.
+            end = ADMISSION.stream(tenant)
+        except Overloaded as error:
+            return refused(error)
+        try:
+            await self._pass_on(call, send)
+        finally:
+            end()
         return None
+
+    async def _pass_on(self, call: _Call, send: Send) -> None:
+        scope, session = call.request.scope, call.session
+        scope[PEER] = peer = self._peer(call.request)
+        if call.is_old:
+            scope[PEER] = peer = replace(peer, opens_urls=session is not None and session.opens_urls)
+        if session is not None:
+            scope[PEER] = replace(peer, cancellable=partial(self._running.cancellable, session))
+        if call.method == "initialize":
+            send = _with_session(send, Session.opened(call.principal, opens_urls=_opens_urls(call.params)))
+        streamed = not call.is_old or call.method == "tools/call"
+        transport = await self._loaded()
+        try:
+            await transport.handle(scope, _replayed(call.body, call.request.receive), send, streamed=streamed)
+        except BaseExceptionGroup as group:
+            raise _first_of(group) from None  # such as the timeout of a peer that does not read its answer
 
     def _peer(self, request: Request) -> Peer:
         thread = request.path_params.get("thread", _DEFAULT_THREAD)
         return Peer(self._calls.client(request), thread, f"{self._authorization.url(request)}{APPROVALS}/")
-
-    async def _pass_on(self, request: Request, send: Send, body: bytes, peer: Peer, *, streamed: bool = True) -> None:
-        request.scope[PEER] = peer
-        transport = await self._loaded()
-        await transport.handle(request.scope, _replayed(body, request.receive), send, streamed=streamed)
 
     async def _loaded(self) -> Transport:
         """Return the transport, which the first request imports: beside the event loop, as it takes a while."""
         if self._transport is None:
             loop = asyncio.get_running_loop()
             self._transport = loop.create_future()
-            self._host = loop.create_task(self._hosted(self._transport), name="mcp transport")
+            context = contextvars.Context()  # not that of the first caller
+            self._host = loop.create_task(self._hosted(self._transport), name="mcp transport", context=context)
         return await asyncio.shield(self._transport)
 
     async def _hosted(self, ready: asyncio.Future[Transport]) -> None:
@@ -141,6 +161,31 @@ class McpFace:
             ready.set_exception(error)
 
 
+class _Call:
+    """A request with its body. Of revisions with sessions the method and the parameters are known here."""
+
+    def __init__(self, request: Request, principal: Principal, body: bytes, session: Session | None) -> None:
+        self.request = request
+        self.principal = principal
+        self.body = body
+        self.session = session
+        self.is_old = _is_old(request)
+        self.method = ""
+        self.params: Mapping[str, Any] = {}
+        if self.is_old:
+            self._parse()
+
+    def _parse(self) -> None:
+        """Find the method and the parameters, unless it is a message that the transport will refuse."""
+        try:
+            message = json.loads(self.body)
+        except (ValueError, RecursionError):
+            return
+        if isinstance(message, dict) and isinstance(message.get("method"), str):
+            params = message.get("params")
+            self.method, self.params = message["method"], params if isinstance(params, dict) else {}
+
+
 class _Endpoint:
     """An ASGI application, which starlette routes to as it is, unlike a method."""
 
@@ -151,15 +196,14 @@ class _Endpoint:
         await self._app(scope, receive, send)
 
 
-def _message(body: bytes) -> tuple[str, Mapping[str, Any]]:
-    """Return the method and the parameters of a message; none of what the transport will refuse."""
-    try:
-        message = json.loads(body)
-    except (ValueError, RecursionError):
-        return "", {}
-    method = message.get("method") if isinstance(message, dict) else ""
-    params = message.get("params") if isinstance(message, dict) else {}
-    return method if isinstance(method, str) else "", params if isinstance(params, dict) else {}
+def _is_old(request: Request) -> bool:
+    """Return whether a request is of a revision that has sessions."""
+    return request.headers.get(_VERSION) in _WITH_SESSIONS
+
+
+def _first_of(group: BaseExceptionGroup) -> BaseException:
+    first = group.exceptions[0]
+    return _first_of(first) if isinstance(first, BaseExceptionGroup) else first
 
 
 def _opens_urls(opening: Mapping[str, Any]) -> bool:

@@ -18,6 +18,7 @@ idle_cost        how soon a gateway is ready, its memory, and what one `airlock 
 fair_creation    what one tenant's burst of sandboxes costs another, with turns and without
 network          connections through the door, beside a container on a Docker bridge
 heavy_tenant     what one tenant's output full of secrets and long command lines cost another's light calls
+mcp_calls        a tool call by MCP, beside the same call by gRPC
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ from tests.bench import (
     idle_cost,
     many_clients,
     many_sandboxes,
+    mcp_calls,
     network,
     policy_decisions,
     sandbox_acquire,
@@ -66,6 +68,7 @@ _MODULES = (
     fair_creation,
     network,
     heavy_tenant,
+    mcp_calls,
 )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import http.client
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -21,7 +21,10 @@ def key_proxy(address: str, key: str) -> Iterator[str]:
 
         def _forward(self) -> None:
             body = self.rfile.read(int(self.headers.get("content-length", 0)))
-            upstream = http.client.HTTPConnection(address, timeout=60)
+            with closing(http.client.HTTPConnection(address, timeout=60)) as upstream:
+                self._pass_on(upstream, body)
+
+        def _pass_on(self, upstream: http.client.HTTPConnection, body: bytes) -> None:
             upstream.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
             for name, value in self.headers.items():
                 if name.lower() not in _OF_A_CONNECTION:
@@ -29,7 +32,10 @@ def key_proxy(address: str, key: str) -> Iterator[str]:
             upstream.putheader("authorization", f"Bearer {key}")
             upstream.putheader("content-length", str(len(body)))
             upstream.endheaders(body)
-            answer = upstream.getresponse()
+            with upstream.getresponse() as answer:
+                self._return(answer)
+
+        def _return(self, answer: http.client.HTTPResponse) -> None:
             self.send_response(answer.status)
             for name, value in answer.getheaders():
                 if name.lower() not in _OF_A_CONNECTION:
@@ -39,7 +45,6 @@ def key_proxy(address: str, key: str) -> Iterator[str]:
             while data := answer.read1(65_536):
                 self.wfile.write(b"%x\r\n%s\r\n" % (len(data), data))
             self.wfile.write(b"0\r\n\r\n")
-            upstream.close()
 
         do_GET = do_POST = do_DELETE = _forward  # noqa: N815 - as http.server calls them
 
