@@ -27,8 +27,9 @@ _GONE_S = 60
 
 
 def _facts(result: CallToolResult) -> dict[str, Any]:
-    assert result.structured_content is not None
-    return result.structured_content
+    facts: dict[str, Any] | None = result.structured_content
+    assert facts is not None
+    return facts
 
 
 def _text(result: CallToolResult) -> str:
