@@ -89,6 +89,9 @@ def result_of(result: ToolResult, approval_url: str = "") -> CallToolResult:
     content: list[ContentBlock] = [TextContent(text=text)] if text else []
     if result.evicted is not None:
         content.append(_link(result.evicted))
+    for file in result.attachments:
+        name = file.path.rpartition("/")[2]
+        content.append(ResourceLink(uri=uri_of(file.path), name=name, mime_type=file.media_type, size=file.size_bytes))
     return CallToolResult(content=content, structured_content=_structured(result, approval_url), is_error=failed)
 
 
