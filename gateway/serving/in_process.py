@@ -234,6 +234,7 @@ class Call:
         self._exchange = exchange
         self._encode = encode
         self._decode = decode
+        self._cancelled = False
 
     def __del__(self) -> None:
         self._exchange.cancel()
@@ -268,6 +269,8 @@ class Call:
             raise
         if answer is not EOF:
             return self._decode(answer)
+        if self._cancelled and exchange.code is grpc.StatusCode.CANCELLED:
+            raise asyncio.CancelledError  # as by grpc, for the end that cancelled it
         if exchange.code is not grpc.StatusCode.OK:
             raise self._error(exchange.code or grpc.StatusCode.UNKNOWN, exchange.details)
         return EOF
@@ -287,6 +290,7 @@ class Call:
         self._exchange.sent.close()
 
     def cancel(self) -> None:
+        self._cancelled = True
         self._exchange.cancel()
 
 

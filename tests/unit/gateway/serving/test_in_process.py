@@ -137,6 +137,16 @@ async def test_cancelling_the_await_ends_the_call(client: InProcessClient, servi
     await asyncio.wait_for(service.ended.wait(), 30)
 
 
+async def test_an_end_that_cancels_its_call_is_cancelled_as_by_grpc(client: InProcessClient, service: Service) -> None:
+    request = tool_service_pb2.CallToolRequest(name="wait")
+    call = client._method(tool_service_pb2.CallToolRequest)(request, metadata=(("authorization", "Bearer alk_good"),))
+    while not service.credentials:
+        await asyncio.sleep(0)
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+
+
 async def test_a_stream_that_is_not_read_waits_and_one_that_is_dropped_ends(
     client: InProcessClient, service: Service
 ) -> None:
