@@ -18,8 +18,8 @@ class HttpSettings(Section):
     )
     hosts: tuple[str, ...] = Field(
         default=(),
-        description="values of the Host header that are served, with their port if they have one; unset: on loopback "
-        "the names of this machine alone, elsewhere any",
+        description="values of the Host header that are served, with their port if they have one, or *.example.com for "
+        "all names below a domain; unset: on loopback the names of this machine alone, elsewhere any",
     )
     origins: tuple[str, ...] = Field(
         default=(), description="origins of web pages that may send requests, such as https://app.example"

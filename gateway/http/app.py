@@ -25,7 +25,7 @@ from gateway.serving.incoming import SEND_S
 log = structlog.get_logger(__name__)
 _PIECE_BYTES = 256 * 1024
 _SLOWEST_BYTES_A_SECOND = 64 * 1024
-_LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
+_LOOPBACK = ("localhost", "*.localhost", "127.0.0.1", "[::1]")
 Scope = Any
 Receive = Callable[[], Awaitable[Any]]
 Send = Callable[[Any], Awaitable[None]]
@@ -114,6 +114,7 @@ class _Checked:
     def __init__(self, app: App, hosts: Collection[str], origins: Collection[str]) -> None:
         self._app = app
         self._hosts = frozenset(host.lower() for host in hosts)
+        self._domains = tuple(host[1:] for host in self._hosts if host.startswith("*."))
         self._origins = frozenset(origin.lower() for origin in origins)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -124,7 +125,7 @@ class _Checked:
         headers = Request(scope).headers
         host = headers.get("host", "").lower()
         name = host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() else host
-        if self._hosts and not self._hosts & {host, name}:
+        if self._hosts and not self._hosts & {host, name} and not name.endswith(self._domains):
             return refusal(421, "Misdirected request", f"Host {host!r} is not served here: see http.hosts")
         origin = headers.get("origin", "").lower()
         if origin and origin not in self._origins and origin != f"{scope['scheme']}://{host}":

@@ -50,6 +50,11 @@ def test_another_host_than_this_machine_is_not_served_on_loopback(gateway: Liste
     assert "http.hosts" in answer.json()["detail"]
 
 
+def test_names_below_localhost_are_this_machine(gateway: Listening) -> None:
+    name = f"app.localhost:{gateway.http.rpartition(':')[2]}"
+    assert httpx.get(f"{gateway.url}/healthz", headers={"host": name}).status_code == 200
+
+
 @pytest.mark.parametrize("origin", ["http://evil.example", "null", "https://127.0.0.1", "http://127.0.0.1:1"])
 def test_a_page_of_another_origin_may_send_no_requests(gateway: Listening, origin: str) -> None:
     answer = httpx.get(f"{gateway.url}/healthz", headers={"origin": origin})
