@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import structlog
 from pydantic import JsonValue
@@ -19,7 +20,7 @@ from gateway.config.identity_settings import CertificateSettings, IdentitySettin
 from gateway.credentials.keys import PREFIX
 from gateway.errors import AirlockError, Unauthenticated
 from gateway.identity.authenticators import KeyAuthenticator
-from gateway.identity.principal import Context, Principal
+from gateway.identity.principal import VOUCHED_KEY, CallCredentials, Context, Principal
 from gateway.storage.audit_store import OPERATORS, AuditEntry, AuditStore
 from gateway.storage.database import Database
 from gateway.storage.key_store import KeyStore
@@ -81,14 +82,15 @@ class Denials:
 
 @dataclass(frozen=True)
 class Authentication:
-    """Selects the authenticator for a call."""
+    """Selects the authenticator for a call. `vouched` takes the id of a key that this process vouches for."""
 
     keys: Authenticate
     tokens: Authenticate | None
     certificates: AuthenticatePeer | None
     denials: Denials
+    vouched: Authenticate | None = None
 
-    async def __call__(self, context: Context) -> Principal:
+    async def __call__(self, context: Context | CallCredentials) -> Principal:
         """Return the caller; raise Unauthenticated, after recording the denial, if there is none."""
         try:
             return await self._principal(context)
@@ -96,8 +98,11 @@ class Authentication:
             self.denials.record(context.peer(), str(error), error.audit_details)
             raise
 
-    async def _principal(self, context: Context) -> Principal:
+    async def _principal(self, context: Any) -> Principal:
         secret = _secret_in(context)
+        if secret is None and self.vouched is not None:
+            for key_id in context.auth_context().get(VOUCHED_KEY) or ():
+                return await self.vouched(key_id.decode())
         if secret is None:
             caller = await self.certificates(context) if self.certificates is not None else None
             if caller is None:
@@ -121,7 +126,7 @@ def authentication(
     keys = KeyAuthenticator(KeyStore(database), tenants)
     tokens = _tokens(settings.jwt, path_of, tenants) if settings.jwt else None
     certificates = _certificates(settings.certificates, tenants) if settings.certificates else None
-    return Authentication(keys, tokens, certificates, Denials(AuditStore(database)))
+    return Authentication(keys, tokens, certificates, Denials(AuditStore(database)), keys.vouched)
 
 
 def _tokens(settings: Sequence[JwtSettings], path_of: Callable[[Path], Path], tenants: Tenants) -> Authenticate:

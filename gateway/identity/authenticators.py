@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from gateway.credentials.caller import Caller
 from gateway.credentials.keys import digest_of
-from gateway.errors import AirlockError, KeyExpired, Unauthenticated
+from gateway.errors import AirlockError, KeyExpired, NotFound, Unauthenticated
 from gateway.identity.principal import Principal
 from gateway.storage.key_store import KEY_EXPIRED, KEY_REVOKED, KeyStore, StoredKey
 from gateway.tenancy.tenants import Tenants
@@ -33,11 +33,10 @@ class KeyAuthenticator:
         same answer as an unknown one; `audit_details` show operators which it was.
         """
         digest = digest_of(secret)
-        cached = self._cache.get(digest)
-        if cached is None or cached[0] < self.clock():
+        key = self._cached(digest)
+        if key is None:
             key = await self.keys.find(digest)
             if key is None:
-                self._cache.pop(digest, None)
                 details = await self._audit_details(digest)
                 if details.get("key_state") == KEY_EXPIRED:
                     raise KeyExpired("the API key has expired: ask an operator for a new one", audit_details=details)
@@ -46,10 +45,35 @@ class KeyAuthenticator:
                     "--config FILE`",
                     audit_details=details,
                 )
-            if len(self._cache) >= _CACHE_LIMIT:
-                self._cache.clear()
-            cached = self._cache[digest] = (self.clock() + _KEY_CACHE_S, key)
-        key = cached[1]
+            self._keep(digest, key)
+        return await self._principal(key)
+
+    async def vouched(self, key_id: str) -> Principal:
+        """Return the holder of a key that this process knows by its id; Unauthenticated if the key is over."""
+        key = self._cached(key_id)
+        if key is None:
+            try:
+                key = await self.keys.get(key_id)
+            except NotFound:
+                key = None
+            if key is None or key.is_over(self.keys.clock()):
+                raise Unauthenticated("the API key that this access token was issued for is revoked or expired")
+            self._keep(key_id, key)
+        return await self._principal(key)
+
+    def _cached(self, name: str) -> StoredKey | None:
+        until_s, key = self._cache.get(name, (0.0, None))
+        if key is not None and until_s < self.clock():
+            del self._cache[name]
+            return None
+        return key
+
+    def _keep(self, name: str, key: StoredKey) -> None:
+        if len(self._cache) >= _CACHE_LIMIT:
+            self._cache.clear()
+        self._cache[name] = (self.clock() + _KEY_CACHE_S, key)
+
+    async def _principal(self, key: StoredKey) -> Principal:
         tenant = await self.tenants.named(key.tenant) if key.tenant else None
         return Principal(tenant, Caller(key.id, key.shown), key.scopes)
 

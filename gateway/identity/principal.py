@@ -25,6 +25,11 @@ PRINCIPAL: ContextVar[Principal] = ContextVar("principal")
 """Set by gateway/serving/edge.py for each RPC."""
 
 
+VOUCHED_KEY = "airlock_key_id"
+"""Name in the `auth_context` of a call in this process: the id of the key whose holder makes it (in_process.py).
+
+grpc names what it knows of a connection, and a peer cannot add to it.
+"""
 Context = grpc.aio.ServicerContext[Any, Any]
 """The grpc context of a call; authenticators also accept `CallCredentials` in its place."""
 
@@ -50,7 +55,7 @@ class CallCredentials:
     def secret(self) -> Hashable:
         """What authenticators decide by: it is the same for all calls with one credential."""
         keys = tuple(value for name, value in self.metadata if name == "authorization")
-        return keys, tuple(map(bytes, self.certificate.get("x509_pem_cert") or ()))
+        return keys, *(tuple(map(bytes, self.certificate.get(name) or ())) for name in ("x509_pem_cert", VOUCHED_KEY))
 
     def invocation_metadata(self) -> tuple[tuple[str, str | bytes], ...]:
         return self.metadata
