@@ -28,6 +28,7 @@ from gateway.network.http_request import refusal
 from gateway.network.opening import TRUST_FILES, Opening
 from gateway.network.outgoing import Exits, Outgoing
 from gateway.network.own_connections import OwnConnections
+from gateway.network.thread_rules import ThreadRules
 from gateway.policy.judge import Policy
 from gateway.storage.approval_store import ApprovalStore
 from gateway.storage.entities import Thread
@@ -294,6 +295,7 @@ class Doors:
     records: ConnectionRecords
     opening: Callable[[str], Opening]
     """Returns what a tenant's connections are opened with."""
+    rules: ThreadRules = field(default_factory=ThreadRules)
     _shared: defaultdict[str, TenantUse] = field(default_factory=lambda: defaultdict(TenantUse))
     _doors: dict[str, Door] = field(default_factory=dict)
     _opening: dict[str, asyncio.Lock] = field(default_factory=dict)
@@ -301,8 +303,9 @@ class Doors:
     async def of(self, sandbox: Sandbox, thread: Thread, policy: Callable[[], Policy]) -> Door | None:
         """Return the door of a sandbox, opened if need be; None where the policy lets nothing connect.
 
-        Raises SandboxError.
+        Raises SandboxError, Unavailable.
         """
+        policy = await self.rules.over(thread, policy)
         if not policy().connects and sandbox.id not in self._doors:
             return None
         async with self._opening.setdefault(sandbox.id, asyncio.Lock()):

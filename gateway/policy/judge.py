@@ -116,16 +116,21 @@ class Policy:
     @cached_property
     def connects(self) -> bool:
         """Whether a rule in force lets some connection pass, or asks about it: without one there is no network."""
-        return self._lets_pass(CONNECT)
+        return bool(self._letting_pass(CONNECT))
+
+    def connects_to(self, host: str) -> bool:
+        """Return whether such a rule is about a canonical host; its other conditions may still be against it."""
+        hosts = [rule.hosts for rule in self._letting_pass(CONNECT)]
+        return any(named is None or any(compile_host(one).names(host) for one in named) for named in hosts)
 
     @cached_property
     def runs_python(self) -> bool:
         """Whether a rule in force lets some call of execute_python pass, or asks about it."""
-        return self._lets_pass(EXECUTE_PYTHON)
+        return bool(self._letting_pass(EXECUTE_PYTHON))
 
-    def _lets_pass(self, tool: str) -> bool:
+    def _letting_pass(self, tool: str) -> list[Rule]:
         rules = (placed.rule for placed in self._rules)
-        return any(tool in rule.tools and rule.effect != "deny" and rule.mode == "enforce" for rule in rules)
+        return [rule for rule in rules if tool in rule.tools and rule.effect != "deny" and rule.mode == "enforce"]
 
     @cached_property
     def _request_rules(self) -> tuple[Rule, ...]:
