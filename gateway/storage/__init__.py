@@ -24,6 +24,7 @@ Tenants:
     connection_store                    the connections of sandboxes that are open, and their records
     snapshot_store                      snapshots of threads' files; restores and forks
     transition_store                    state transitions of sandboxes
+    e2b_store                           threads as the sandboxes of E2B's SDKs
     retention_store, erasure_store      removing what is too old; deleting, and counting what is left
 
 Start at `tables.py` and `database.py`. Imports gateway layers below 5 and agent.

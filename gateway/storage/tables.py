@@ -269,6 +269,22 @@ sandbox_transitions = Table(
     sqlite_autoincrement=True,
 )
 
+# E2B's view of threads: each is a sandbox to E2B's SDKs.
+e2b_sandboxes = Table(
+    "e2b_sandboxes",
+    metadata,
+    *_key("id"),
+    Column("tenant", String(64), nullable=False),
+    _of_thread(index=True),
+    Column("state", String(16), nullable=False),  # running, paused or ending
+    Column("created_us", BigInteger, nullable=False),
+    Column("ends_us", BigInteger, index=True),  # when it is killed or paused; NULL while it is paused
+    # What its creator asked for, as JSON, and the keys (api_keys.id) that hold an access token, the newest last.
+    *_columns(Text(), "options", "key_ids"),
+    Column("secret", String(64), nullable=False),  # of its access tokens
+    Index("ix_e2b_sandboxes_tenant_created", "tenant", "created_us", "id"),
+)
+
 # Every version of a policy that was ever applied, by the SHA-256 of its text.
 policies = Table(
     "policies", metadata, *_key("digest"), *_columns(Text(), "text"), *_columns(BigInteger(), "created_us")
