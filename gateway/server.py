@@ -92,7 +92,7 @@ async def running_gateway(config: Config, listen: str, worker: Worker = _ALONE) 
         await stack.enter_async_context(Health(services.healthy, needs).following())
         await server.start()
         if http is not None:
-            await stack.enter_async_context(http.serving(services.healthy, services.authenticate))
+            await stack.enter_async_context(http.serving(base, services))
         _stop_in_order(stack, [server] if http is None else [server, http], services, work, config.drain_s)
         # The objects that exist now are permanent: keep the garbage collector from scanning them during calls.
         gc.freeze()

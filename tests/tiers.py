@@ -43,6 +43,10 @@ MODELS = "tests/models/"
 INTEGRATION = "tests/integration/"
 # The integration tests that every change must pass.
 CORE = (
+    "e2b/test_bad_requests.py",
+    "e2b/test_commands.py",
+    "e2b/test_files.py",
+    "e2b/test_sandboxes.py",
     "examples/test_evaluation.py",
     "gateway/test_approvals.py",
     "gateway/test_files.py",

@@ -5,13 +5,14 @@ import socket
 from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from gateway.composition.services import service_files
+from gateway.composition.foundation import Foundation
+from gateway.composition.services import Services, service_files
 from gateway.config.config import Config
-from gateway.identity.auth import Authentication
-from gateway.serving.health import BoundedHealth
 from gateway.serving.in_process import InProcessServices
+from gateway.storage.e2b_store import E2bStore
 
 if TYPE_CHECKING:
+    from gateway.e2b.face import E2bFace
     from gateway.http.listener import HttpListener
 
 
@@ -26,7 +27,7 @@ class Http:
         self._listener: HttpListener | None = None
 
     @contextlib.asynccontextmanager
-    async def serving(self, healthy: BoundedHealth, authenticate: Authentication) -> AsyncIterator[None]:
+    async def serving(self, base: Foundation, services: Services) -> AsyncIterator[None]:
         """Serve until the block ends; Misconfigured if the TLS files are unusable."""
         from gateway.http.app import make_app  # noqa: PLC0415 - see open_http
         from gateway.http.calls import Calls  # noqa: PLC0415 - as above
@@ -41,16 +42,25 @@ class Http:
 
         calls = Calls(self.services)
         json_calls = JsonCalls(calls, service_files())
-        mcp = McpFace(calls, Authorization.of(self._config, authenticate))
-        files = FileContents(calls)
+        mcp = McpFace(calls, Authorization.of(self._config, services.authenticate))
+        e2b = self._e2b(base, services)
         routes = [
-            *(*health_routes(healthy), *openapi_routes()),
-            *(*files.routes(), *mcp.routes(), *json_calls.routes()),
+            *(*e2b.routes(), *health_routes(services.healthy), *openapi_routes()),
+            *(*FileContents(calls).routes(), *mcp.routes(), *json_calls.routes()),
         ]
         app = make_app(routes, self._config.http, loopback=is_loopback(self.address))
         self._listener = HttpListener(app, self._bound, tls=self._config.tls, resolve=self._config.path)
-        async with mcp.running(), self._listener.serving():
+        async with mcp.running(), e2b.following(), self._listener.serving():
             yield
+
+    def _e2b(self, base: Foundation, services: Services) -> "E2bFace":
+        from gateway.e2b.access import Access  # noqa: PLC0415 - see open_http
+        from gateway.e2b.face import E2bFace  # noqa: PLC0415 - as above
+        from gateway.e2b.lifecycle import Lifecycle  # noqa: PLC0415 - as above
+
+        store = E2bStore(base.database)
+        access = Access(store, services.authenticate, self.services)
+        return E2bFace(access, Lifecycle(store, access, services.threads, services.admin, base.tenants))
 
     async def stop(self, grace_s: float) -> None:
         """Accept no more connections, and end requests in progress after `grace_s`."""

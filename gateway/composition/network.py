@@ -5,13 +5,16 @@ from functools import cache
 
 from gateway.composition.foundation import Foundation
 from gateway.config.network_settings import CredentialSettings
+from gateway.e2b.egress_rules import EgressRules
 from gateway.errors import Misconfigured
 from gateway.network.connection_records import ConnectionRecords
 from gateway.network.door import Doors
 from gateway.network.opening import Opening, Trust
 from gateway.network.outgoing import Outgoing
+from gateway.network.thread_rules import ThreadRules
 from gateway.storage.approval_store import ApprovalStore
 from gateway.storage.connection_store import ConnectionStore
+from gateway.storage.e2b_store import E2bStore
 from gateway.storage.quota_store import QuotaStore
 from gateway.telemetry import attributes as a
 from gateway.tenancy.quotas import BYTES, Quotas
@@ -50,7 +53,8 @@ async def make_doors(base: Foundation) -> Doors:
         await quotas.add(tenant, policy.document.quotas, {BYTES: one.bytes_up + one.bytes_down})
 
     records = ConnectionRecords(ConnectionStore(base.database, gateway=base.process_id), measured)
-    return Doors(ApprovalStore(base.database), records, openings.__getitem__)
+    rules = ThreadRules(EgressRules(E2bStore(base.database)).of)
+    return Doors(ApprovalStore(base.database), records, openings.__getitem__, rules)
 
 
 def _trust(base: Foundation, *protocols: str) -> ssl.SSLContext:

@@ -190,6 +190,8 @@ class Services:
     transitions: HistoryReader
     forwarding: PortForwarding
     forks: Forks
+    admin: SandboxAdmin
+    threads: Threads
 
 
 async def add_services(
@@ -230,7 +232,7 @@ async def add_services(
         await healthy.set(name, health_pb2.HealthCheckResponse.SERVING)
     names = (*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME)
     reflection_pb2_grpc.add_ServerReflectionServicer_to_server(BoundedReflection(names), server)
-    return Services(healthy, authenticate, audit, usage, transitions, forwarding, forks)
+    return Services(healthy, authenticate, audit, usage, transitions, forwarding, forks, admin, threads)
 
 
 def make_anchoring(base: Foundation, settings: AnchorSettings) -> "Anchoring":

@@ -1,0 +1,210 @@
+"""Answers requests to sandboxes: the Connect RPCs of envd, its files, and its health.
+
+A request has the sandbox's access token; a file's may have a URL that was signed with it instead.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from typing import Any
+
+from connectrpc.code import Code
+from connectrpc.codec import Codec
+from connectrpc.compat import google_protobuf_codecs
+from connectrpc.errors import ConnectError
+from connectrpc.method import IdempotencyLevel, MethodInfo
+from connectrpc.server import ConnectASGIApplication, Endpoint
+from google.protobuf import message_factory
+from google.protobuf.descriptor import ServiceDescriptor
+from google.protobuf.json_format import ParseError
+from google.protobuf.message import DecodeError
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+
+from gateway.e2b import code_interpreter, file_transfer, views
+from gateway.e2b.access import Access
+from gateway.e2b.envd import filesystem_pb2, process_pb2
+from gateway.e2b.envd_call import EnvdCall, streaming, unary
+from gateway.e2b.envd_face import CODE_PORT, ENVD_PORT, Receive, ToSandbox
+from gateway.e2b.errors import Gone, NoCounterpart, http_status, refused, said
+from gateway.e2b.filesystem_rpc import FilesystemRpc
+from gateway.e2b.lifecycle import Lifecycle
+from gateway.e2b.process_rpc import ProcessRpc
+from gateway.e2b.watching import WatchRpc
+from gateway.errors import AirlockError
+from gateway.http.calls import BODY_TIMEOUT_S
+from gateway.storage.e2b_store import PAUSED, E2bSandbox
+
+MESSAGE_LIMIT_BYTES = 4 * 1024 * 1024
+# A stream of input may pause for so long.
+_INPUT_TIMEOUT_S = 300.0
+_STREAM_INPUT = "/process.Process/StreamInput"
+
+
+class _CheckedCodec:
+    """A codec whose failures are the sender's."""
+
+    def __init__(self, codec: Codec[Any, Any]) -> None:
+        self.name, self.encode = codec.name, codec.encode
+        self._decode = codec.decode
+
+    def decode(self, data: bytes | bytearray, message_class: type[Any]) -> Any:
+        try:
+            return self._decode(data, message_class)
+        except (ParseError, DecodeError, ValueError, RecursionError) as error:
+            raise ConnectError(Code.INVALID_ARGUMENT, f"the message cannot be read: {error}") from error
+
+
+class _Filesystem(FilesystemRpc, WatchRpc):
+    """All methods of filesystem.Filesystem."""
+
+
+class _RpcApp(ConnectASGIApplication[EnvdCall]):
+    """One call of a method of envd."""
+
+    @property
+    def path(self) -> str:
+        return "/"
+
+
+class EnvdCalls:
+    """Answers requests to sandboxes."""
+
+    def __init__(self, access: Access, lifecycle: Lifecycle) -> None:
+        self._access = access
+        self._lifecycle = lifecycle
+        self._endpoints = {
+            **_endpoints(process_pb2.DESCRIPTOR.services_by_name["Process"], ProcessRpc()),
+            **_endpoints(filesystem_pb2.DESCRIPTOR.services_by_name["Filesystem"], _Filesystem()),
+        }
+        self._codecs = [_CheckedCodec(codec) for codec in google_protobuf_codecs()]
+        self._plain: Mapping[tuple[str, str], Callable[..., Awaitable[Response]]] = {
+            ("GET", "/files"): file_transfer.download,
+            ("POST", "/files"): file_transfer.upload,
+            ("GET", "/envs"): _envs,
+            ("GET", "/metrics"): self._metrics,
+        }
+
+    async def serve(self, asked: ToSandbox) -> None:
+        """Answer a request."""
+        scope, receive, send = asked.request.scope, asked.request.receive, asked.send
+        try:
+            response = await self._answered(asked)
+        except AirlockError as error:
+            # The code interpreter's own server answers with the text alone.
+            plain = asked.port == CODE_PORT
+            response = PlainTextResponse(said(error), http_status(error)) if plain else refused(error)
+        if response is not None:
+            await response(scope, receive, send)
+
+    async def _answered(self, asked: ToSandbox) -> Response | None:
+        """Return the response; None if it was sent."""
+        request = asked.request
+        if asked.port not in (ENVD_PORT, CODE_PORT):
+            raise NoCounterpart(
+                f"port {asked.port} of a sandbox is not served here: `airlock sandbox forward {asked.port} --thread "
+                "THREAD` leads to it"
+            )
+        sandbox = await self._access.sandbox(asked.sandbox_id)
+        if asked.port == CODE_PORT:
+            return await code_interpreter.answered(await self._call(asked, sandbox), request, asked.path)
+        if asked.path == "/health" and request.method == "GET":
+            self._refuse_paused(sandbox)
+            return Response(status_code=204)
+        call = await self._call(asked, sandbox)
+        if asked.path in self._endpoints:
+            await self._serve_rpc(asked, call)
+            return None
+        plain = self._plain.get((request.method, asked.path))
+        if plain is None:
+            raise NoCounterpart(f"{request.method} {asked.path[:128]}: this part of envd has no counterpart in Airlock")
+        return await plain(call, request)
+
+    async def _call(self, asked: ToSandbox, sandbox: E2bSandbox) -> EnvdCall:
+        request = asked.request
+        signed = asked.path == "/files" and "signature" in request.query_params
+        if signed and "x-access-token" not in request.headers:
+            operation = "read" if request.method == "GET" else "write"
+            path = request.query_params.get("path", "")
+            _, client = await self._access.signer(request, sandbox, path, operation)
+        else:
+            _, client = await self._access.token_holder(request, sandbox)
+        if sandbox.state == PAUSED:
+            if not sandbox.options.get("auto_resume"):
+                self._refuse_paused(sandbox)
+            timeout_us = int(sandbox.options.get("timeout_s", 0)) * 1_000_000
+            await self._lifecycle.resume(client, sandbox, self._access.store.clock() + timeout_us)
+        return EnvdCall(sandbox, client, self._lifecycle.streams)
+
+    @staticmethod
+    def _refuse_paused(sandbox: E2bSandbox) -> None:
+        if sandbox.state == PAUSED:
+            raise Gone(sandbox.id, "it is paused; connect to it to resume it")
+
+    async def _serve_rpc(self, asked: ToSandbox, call: EnvdCall) -> None:
+        scope = {**asked.request.scope, "path": asked.path, "root_path": ""}
+        pause_s = _INPUT_TIMEOUT_S if asked.path == _STREAM_INPUT else BODY_TIMEOUT_S
+        # One for each request: nothing else passes what a method needs to know of its caller.
+        app = _RpcApp(
+            service=call,
+            endpoints=lambda call: {asked.path: self._endpoints[asked.path](call)},
+            read_max_bytes=MESSAGE_LIMIT_BYTES,
+            codecs=self._codecs,
+        )
+        await app(scope, _watched(asked.request.receive, call, pause_s), asked.send)
+
+    async def _metrics(self, call: EnvdCall, _request: object) -> Response:
+        now_us = self._access.store.clock()
+        found = views.metric(await call.client.get_sandbox_stats(call.thread), now_us)
+        names = {"cpuCount": "cpu_count", "cpuUsedPct": "cpu_used_pct", "memUsed": "mem_used", "memTotal": "mem_total"}
+        names |= {"diskUsed": "disk_used", "diskTotal": "disk_total", "timestampUnix": "ts"}
+        return JSONResponse({name: found[ours] for ours, name in names.items()})
+
+
+async def _envs(call: EnvdCall, _request: object) -> Response:
+    return JSONResponse(dict(call.env))
+
+
+def _watched(receive: Receive, call: EnvdCall, pause_s: float) -> Receive:
+    """Return what receives a request whose pieces come in time, and says when the client leaves."""
+    whole = False
+
+    async def received() -> Any:
+        nonlocal whole
+        try:
+            async with asyncio.timeout(None if whole else pause_s):
+                message = await receive()
+        except TimeoutError:
+            message = {"type": "http.disconnect"}
+        if message["type"] == "http.disconnect":
+            call.over.set()
+        whole = whole or not message.get("more_body", False)
+        return message
+
+    return received
+
+
+def _endpoints(service: ServiceDescriptor, rpc: Any) -> dict[str, Callable[[EnvdCall], Any]]:
+    """Return what makes the endpoints of a service for a call, by their paths.
+
+    A method of `rpc` has the name of its RPC in lower case.
+    """
+    found: dict[str, Callable[[EnvdCall], Any]] = {}
+    for method in service.methods:
+        info = MethodInfo(
+            name=method.name,
+            service_name=service.full_name,
+            input=message_factory.GetMessageClass(method.input_type),
+            output=message_factory.GetMessageClass(method.output_type),
+            idempotency_level=IdempotencyLevel.UNKNOWN,
+        )
+        name = "".join(f"_{char.lower()}" if char.isupper() else char for char in method.name).lstrip("_")
+        of_kind: Any = Endpoint.client_stream if method.client_streaming else Endpoint.unary
+        wrap: Any = unary
+        if method.server_streaming:
+            of_kind, wrap = Endpoint.server_stream, streaming
+        found[f"/{service.full_name}/{method.name}"] = partial(_endpoint, of_kind, info, wrap, getattr(rpc, name))
+    return found
+
+
+def _endpoint(of_kind: Any, info: Any, wrap: Any, method: Any, call: EnvdCall) -> Any:
+    return of_kind(method=info, function=wrap(method, call))
