@@ -17,6 +17,7 @@ daemon_size      what an idle daemon costs in memory, and how soon it answers
 idle_cost        how soon a gateway is ready, its memory, and what one `airlock tool call` takes
 fair_creation    what one tenant's burst of sandboxes costs another, with turns and without
 network          connections through the door, beside a container on a Docker bridge
+e2b_sdk          commands and files by E2B's SDK, beside the same calls by gRPC
 heavy_tenant     what one tenant's output full of secrets and long command lines cost another's light calls
 mcp_calls        a tool call by MCP, beside the same call by gRPC
 """
@@ -33,6 +34,7 @@ from tests.bench import (
     daemon_exec,
     daemon_files,
     daemon_size,
+    e2b_sdk,
     fair_creation,
     heavy_tenant,
     idle_cost,
@@ -67,6 +69,7 @@ _MODULES = (
     idle_cost,
     fair_creation,
     network,
+    e2b_sdk,
     heavy_tenant,
     mcp_calls,
 )
