@@ -49,6 +49,8 @@ class HttpListener:
     @contextlib.asynccontextmanager
     async def serving(self) -> AsyncIterator[None]:
         """Serve until the block ends; `stop` ends it in order before that."""
+        # Before the server itself does: who learns now that it is ready may connect at once.
+        self._bound.listen(_BACKLOG)
         self._task = asyncio.create_task(self._server.serve(sockets=[self._bound]), name="http listener")
         try:
             yield
