@@ -14,7 +14,7 @@ _PACKAGES = [
     package.parent.relative_to(ROOT)
     for top in ("agent", "gateway", "sandbox", "clients/python/airlock")
     for package in sorted((ROOT / top).rglob("__init__.py"))
-    if "v1" not in package.parts
+    if not {"v1", "envd"} & {*package.parts}
 ]
 
 
