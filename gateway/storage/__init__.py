@@ -2,7 +2,7 @@
 
 The database, whichever it is:
     connecting, migration               SQLite or PostgreSQL; the revisions of the schema
-    tables, triggers                    the schema
+    columns, tables, triggers           the schema
     database, writer                    opening and identifying it; its readers, shared fairly; its one writer
     prepared                            statements compiled once
     queries                             what every store has: rows as dataclasses, filters, pages, slices

@@ -6,38 +6,14 @@ columns has no meaning.
 
 from typing import Any
 
-from sqlalchemy import BigInteger, Boolean, Column, ForeignKey, Index, Integer, MetaData, String, Table, Text, text
+from sqlalchemy import BigInteger, Boolean, Column, ForeignKey, Index, Integer, String, Table, Text, text
 from sqlalchemy import UniqueConstraint as Unique
-from sqlalchemy.types import TypeEngine
 
-metadata = MetaData(
-    naming_convention={
-        "pk": "pk_%(table_name)s",
-        "fk": "fk_%(table_name)s_%(column_0_name)s",
-        "uq": "uq_%(table_name)s_%(column_0_name)s",
-        "ix": "ix_%(table_name)s_%(column_0_name)s",
-    }
-)
-
-
-def _columns(kind: TypeEngine[Any], *names: str, nullable: bool = False) -> list[Column[Any]]:
-    return [Column(name, kind, nullable=nullable) for name in names]
-
-
-def _key(*names: str, length: int = 64) -> list[Column[Any]]:
-    return [Column(name, String(length), primary_key=True) for name in names]
-
-
-def _of_thread(*, index: bool = False, primary_key: bool = False) -> Column[Any]:
-    return Column(
-        "thread_id", String(64), ForeignKey("threads.id"), nullable=False, index=index, primary_key=primary_key
-    )
-
-
-def _requested() -> list[Column[Any]]:
-    """Return the request id that made a row, if any, and the digest of that request."""
-    return [Column("request_id", String(128)), Column("request_digest", String(64))]
-
+from gateway.storage.columns import columns as _columns
+from gateway.storage.columns import key as _key
+from gateway.storage.columns import metadata as metadata  # noqa: PLC0414 - part of what a table module is
+from gateway.storage.columns import of_thread as _of_thread
+from gateway.storage.columns import requested as _requested
 
 api_keys = Table(
     "api_keys",
