@@ -22,6 +22,8 @@ import grpc.aio
 import structlog
 from grpc.aio import EOF  # type: ignore[attr-defined]  # grpc-stubs do not know it
 
+from gateway.support.current_tenant import CURRENT_TENANT
+
 log = structlog.get_logger(__name__)
 Metadata = Sequence[tuple[str, str]]
 
@@ -48,6 +50,7 @@ class _Pipe:
     def __init__(self) -> None:
         self._message: Any = EOF
         self._closed = False
+        self._reading = False
         self._changed = asyncio.Event()
 
     async def put(self, message: Any) -> None:
@@ -61,11 +64,19 @@ class _Pipe:
 
     async def get(self) -> Any:
         """Return the next message, EOF after the last one of a closed pipe."""
+        self._reading = True
+        self._changed.set()
         while self._message is EOF and not self._closed:
             await self._change()
         message, self._message = self._message, EOF
+        self._reading = False
         self._changed.set()
         return message
+
+    async def wanted(self) -> None:
+        """Wait until the reader is done with the message before and wants the next one, or the pipe is closed."""
+        while (self._message is not EOF or not self._reading) and not self._closed:
+            await self._change()
 
     def close(self, *, drop: bool = False) -> None:
         self._closed = True
@@ -144,10 +155,11 @@ class _Exchange:
         self.trailing: tuple[tuple[str, str | bytes], ...] = ()
         self._services = services
         self._requests = requests
+        self.context = contextvars.Context()
         loop = asyncio.get_running_loop()
         self._until_s = None if timeout_s is None else loop.time() + timeout_s
         self._timer = None if timeout_s is None else loop.call_later(timeout_s, self._expire)
-        self._task = loop.create_task(self._serve(), name=f"rpc {method}", context=contextvars.Context())
+        self._task = loop.create_task(self._serve(), name=f"rpc {method}", context=self.context)
 
     # What a handler needs of its context.
 
@@ -217,9 +229,14 @@ class _Exchange:
         elif handler.response_streaming:
             async with contextlib.aclosing(handler.stream_stream(None, self)) as answers:
                 async for answer in answers:
-                    await self.answers.put(answer)
+                    await self._send(answer)
         else:
-            await self.answers.put(await handler.stream_unary(None, self))
+            await self._send(await handler.stream_unary(None, self))
+
+    async def _send(self, answer: bytes) -> None:
+        """Send an answer; it counts as unread until its reader wants the next one, or the end of the call."""
+        await self.answers.put(answer)
+        await self.answers.wanted()
 
 
 class Call:
@@ -259,8 +276,13 @@ class Call:
         await self.read()
         return answer
 
+    @property
+    def tenant(self) -> str:
+        """The tenant of the caller, "" until it is known."""
+        return self._exchange.context.get(CURRENT_TENANT) or ""
+
     async def read(self) -> Any:
-        """Return the next answer, EOF after the last one."""
+        """Return the next answer, EOF after the last one. The one before counts as unread until then."""
         exchange = self._exchange
         try:
             answer = await exchange.answers.get()

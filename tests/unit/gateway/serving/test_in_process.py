@@ -18,7 +18,7 @@ from airlock.wire import Wire, error_of
 from gateway.errors import AirlockError, DeadlineExceeded, NotFound, QuotaExceeded, TooLarge, Unauthenticated
 from gateway.http.calls import InProcessClient
 from gateway.identity.principal import CallCredentials
-from gateway.serving.edge import FirstMessageTimeout, streaming, unary
+from gateway.serving.edge import ADMISSION, FirstMessageTimeout, streaming, unary
 from gateway.serving.in_process import InProcessServices, Origin
 from gateway.tenancy.tenants import Tenant
 from gateway.v1 import process_service_pb2_grpc, tool_service_pb2_grpc
@@ -155,7 +155,7 @@ async def test_a_stream_that_is_not_read_waits_and_one_that_is_dropped_ends(
         assert (await anext(stream)).output.data == b"x"
     for _ in range(50):
         await asyncio.sleep(0)
-    assert service.yielded <= 6
+    assert service.yielded <= 4
     await stream.aclose()
     gc.collect()
     await asyncio.wait_for(service.ended.wait(), 30)
@@ -202,6 +202,25 @@ async def test_what_reading_a_request_raises_is_the_error_of_the_call(services: 
     with pytest.raises(grpc.aio.AioRpcError) as raised:
         await call
     assert type(error_of(raised.value)) is TooLarge
+
+
+async def test_an_answer_counts_until_its_reader_is_done_with_it(services: InProcessServices) -> None:
+    async def requests() -> AsyncIterator[bytes]:
+        yield tool_service_pb2.CallToolRequest(name="echo", arguments_json='"a"').SerializeToString()
+
+    key = (("authorization", "Bearer alk_good"),)
+    before = ADMISSION.snapshot()
+    call = services.call("/gateway.v1.ToolService/CallTool", ORIGIN, key, requests())
+    answer = await call.read()
+    for _ in range(50):
+        await asyncio.sleep(0)
+    held = ADMISSION.snapshot()
+    assert held.answer_bytes - before.answer_bytes == len(answer)
+    assert held.at_work == before.at_work + 1
+    assert call.tenant == TENANT.name
+    assert await call.read() is grpc.aio.EOF  # type: ignore[attr-defined]
+    await asyncio.sleep(0)
+    assert ADMISSION.snapshot().answer_bytes == before.answer_bytes
 
 
 async def test_there_is_no_other_method(services: InProcessServices) -> None:
