@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from starlette.requests import ClientDisconnect, Request
@@ -10,6 +10,7 @@ from starlette.requests import ClientDisconnect, Request
 from gateway.client import Client
 from gateway.errors import Cancelled, DeadlineExceeded, TooLarge
 from gateway.serving.in_process import Channel, InProcessServices, Metadata, Origin
+from gateway.support.heavy_work import HeavyWork
 
 BODY_LIMIT_BYTES = 4 * 1024 * 1024
 """Of a body that is read whole; the limit of a gRPC request."""
@@ -34,6 +35,8 @@ class Calls:
     """Makes calls for HTTP requests."""
 
     services: InProcessServices
+    coding: HeavyWork = field(default_factory=HeavyWork)
+    """Codes large messages."""
 
     def client(self, request: Request) -> InProcessClient:
         """Return a client with the caller's credential; a call raises Unauthenticated if it has none."""

@@ -30,13 +30,15 @@ class Connection(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's
         super().connection_made(transport)
+        self._gone = asyncio.Event()
         self._head_bytes = 0
         self._head_timer: asyncio.TimerHandle | None = None
         self._counted: Any = None
         secured: ssl.SSLObject | None = transport.get_extra_info("ssl_object")
         certificate = secured.getpeercert(binary_form=True) if secured is not None else None
-        if certificate is not None:
-            self.app_state = {**self.app_state, "certificate": ssl.DER_cert_to_PEM_cert(certificate).encode()}
+        pem = None if certificate is None else ssl.DER_cert_to_PEM_cert(certificate).encode()
+        # What requests know of their connection, as request.state.
+        self.app_state = {"certificate": pem, "gone": self._gone, "abort": transport.abort}
         host, port = (self.client or ("", 0))[:2]
         peer = f"ipv6:[{host}]:{port}" if ":" in host else f"ipv4:{host}:{port}"
         try:
@@ -52,6 +54,7 @@ class Connection(HttpToolsProtocol):
         if self._counted is not None:
             self._counted.close()
         super().connection_lost(exc)
+        self._gone.set()
 
     def data_received(self, data: bytes) -> None:
         if self.transport.is_closing():

@@ -5,30 +5,36 @@ A unary RPC answers with a JSON object. One whose answers are a stream sends eac
 """
 
 import asyncio
+import contextlib
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import grpc.aio
 from google.protobuf.descriptor import FileDescriptor
 from grpc.aio import EOF  # type: ignore[attr-defined]  # grpc-stubs do not know it
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.responses import Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 
 from airlock.wire import error_of
-from gateway.errors import AirlockError, InvalidArgument, TooLarge
+from gateway.errors import AirlockError, Cancelled, InvalidArgument, TooLarge
+from gateway.http.app import Receive, Scope, Send
 from gateway.http.calls import BODY_LIMIT_BYTES, Calls, body_of, metadata_of, origin_of, pieces_of
 from gateway.http.http_rules import HttpRule, Router, rules_of
-from gateway.http.json_messages import from_json, parse, set_field, to_json
+from gateway.http.json_messages import encoded, from_json, parse, set_field
 from gateway.http.problems import fields_of, refusal
 from gateway.serving.in_process import Call
+from gateway.support.current_tenant import CURRENT_TENANT
+from gateway.support.heavy_work import HeavyWork, at_once
 
 _METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 _ALIVE_EVERY_S = 15.0
-# More is coded in a thread: it would delay the other calls of this process.
-_CODED_AT_ONCE_BYTES = 128 * 1024
+# More is coded in a thread, in a turn of its tenant: it would delay the other calls of this process.
+_CODED_AT_ONCE_BYTES = 16 * 1024
+_ID_DIGITS = 19
+T = TypeVar("T")
 _TIMEOUT_UNITS_S = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
 
 
@@ -68,61 +74,156 @@ class JsonCalls:
                 return answer
             return refusal(404, "Not found", f"{raw_path}: no such path; GET /openapi.json lists them")
         rule, variables = found
-        return await self._called(request, rule, variables)
-
-    async def _called(self, request: Request, rule: HttpRule, variables: dict[str, str]) -> Response:
-        read = asyncio.Event()
-        requests = (
-            _lines(request, rule, variables) if rule.rpc.client_streaming else _one(request, rule, variables, read)
-        )
+        asked = _Asked(request, rule, variables, self._calls.coding)
+        requests = asked.lines() if rule.rpc.client_streaming else asked.body()
         call = self._calls.services.call(
             rule.path, origin_of(request), metadata_of(request), requests, _timeout_s(request)
         )
-        if rule.rpc.server_streaming:
-            return await _events(rule, call)
-        watching = asyncio.create_task(_cancel_if_gone(request, read, call))
+        reader = _Reader(call, request.state.gone)
         try:
-            answer = rule.answer_type.FromString(await call)
+            # An error before the first answer is the answer itself.
+            first = await reader.next(_ALIVE_EVERY_S if rule.rpc.server_streaming else None)
+            if rule.rpc.server_streaming:
+                return _Events(_written(asked, reader, first), reader)
+            text, _ = await asked.shown(first, call.tenant)
+            return _Answer(text, reader)
+        except BaseException:
+            reader.close()
+            raise
+
+
+class _Reader:
+    """Reads the answers of a call until its client closes the connection."""
+
+    def __init__(self, call: Call, gone: asyncio.Event) -> None:
+        self.call = call
+        self._gone = asyncio.ensure_future(gone.wait())
+        self._reading: asyncio.Future[Any] | None = None
+
+    async def next(self, wait_s: float | None = None) -> Any:
+        """Return the next answer, EOF after the last one, None if `wait_s` passes; raises Cancelled, AioRpcError.
+
+        The answer before counts as unread until then.
+        """
+        if self._reading is None:
+            self._reading = asyncio.ensure_future(self.call.read())
+        reading = self._reading
+        await asyncio.wait((reading, self._gone), timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
+        if not reading.done():
+            if self._gone.done():
+                raise Cancelled("the client closed the connection")
+            return None
+        self._reading = None
+        return reading.result()
+
+    def close(self) -> None:
+        """End the call if it is in progress."""
+        self._gone.cancel()
+        if self._reading is not None:
+            self._reading.cancel()
+        self.call.cancel()
+
+
+class _Answer(Response):
+    """The one answer of a call, which ends when the answer was sent."""
+
+    media_type = "application/json"
+
+    def __init__(self, text: str, reader: _Reader) -> None:
+        super().__init__(text)
+        self._reader = reader
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+            with contextlib.suppress(grpc.aio.AioRpcError, AirlockError):
+                await self._reader.next()
         finally:
-            watching.cancel()
-        return JSONResponse(await _encoded(answer))
+            self._reader.close()
 
 
-async def _one(
-    request: Request, rule: HttpRule, variables: dict[str, str], read: asyncio.Event
-) -> AsyncIterator[bytes]:
-    """Yield the one request of an RPC, once the service asks for it: by then it knows the caller."""
-    tree: dict[str, Any] = {}
-    raw = await body_of(request)
-    if raw and not rule.body:
-        raise InvalidArgument(f"{rule.method} {rule.template} takes no body: give its fields in the query string")
-    read.set()
-    body = parse(raw) if len(raw) <= _CODED_AT_ONCE_BYTES else await asyncio.to_thread(parse, raw)
-    if rule.body == "*":
-        if not isinstance(body, dict):
-            raise InvalidArgument("the body is no JSON object")
-        tree = dict(body)
-    elif rule.body:
-        tree[rule.body] = body
-    _take_query(request, rule, tree)
-    yield _message(rule, tree, variables)
+class _Events(StreamingResponse):
+    """The answers of a call as server-sent events. It reads nothing of the request, unlike its base class."""
+
+    media_type = "text/event-stream"
+
+    def __init__(self, events: AsyncIterator[str], reader: _Reader) -> None:
+        super().__init__(events, headers={"cache-control": "no-store", "x-accel-buffering": "no"})
+        self._reader = reader
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 - as its base class
+        try:
+            await self.stream_response(send)
+        finally:
+            self._reader.close()
 
 
-async def _lines(request: Request, rule: HttpRule, variables: dict[str, str]) -> AsyncIterator[bytes]:
-    """Yield the requests of a stream, one for each line; the fields in the path are those of the first."""
+@dataclass(frozen=True)
+class _Asked:
+    """One request over HTTP, and how messages of its RPC are coded."""
+
+    request: Request
+    rule: HttpRule
+    variables: dict[str, str]
+    coding: HeavyWork
+
+    async def body(self) -> AsyncIterator[bytes]:
+        """Yield the one request of an RPC, once the service asks for it: by then it knows the caller."""
+        raw = await body_of(self.request)
+        if raw and not self.rule.body:
+            template = f"{self.rule.method} {self.rule.template}"
+            raise InvalidArgument(f"{template} takes no body: give its fields in the query string")
+        yield await self._coded(CURRENT_TENANT.get(), len(raw), self._of_body, raw)
+
+    async def lines(self) -> AsyncIterator[bytes]:
+        """Yield the requests of a stream, one for each line; the fields in the path are those of the first."""
+        variables = self.variables
+        async for line in _lines(pieces_of(self.request)):
+            if line.strip():
+                yield await self._coded(CURRENT_TENANT.get(), len(line), self._of_line, line, variables)
+                variables = {}
+
+    async def shown(self, raw: bytes, tenant: str) -> tuple[str, str]:
+        """Return an answer as JSON text, and the id that its event has."""
+        return await self._coded(tenant, len(raw), self._shown, raw)
+
+    async def _coded(self, tenant: str | None, size_bytes: int, function: Callable[..., T], *args: Any) -> T:
+        """Return the result of a function that codes a message, a large one from a thread."""
+        work = at_once if size_bytes <= _CODED_AT_ONCE_BYTES else self.coding.of(tenant or "")
+        return await work(function, *args)
+
+    def _of_body(self, raw: bytes) -> bytes:
+        tree: dict[str, Any] = {}
+        body = parse(raw)
+        if self.rule.body == "*":
+            if not isinstance(body, dict):
+                raise InvalidArgument("the body is no JSON object")
+            tree = body
+        elif self.rule.body:
+            tree[self.rule.body] = body
+        _take_query(self.request, self.rule, tree)
+        return _message(self.rule, tree, self.variables)
+
+    def _of_line(self, line: bytes, variables: dict[str, str]) -> bytes:
+        return _message(self.rule, parse(line), variables)
+
+    def _shown(self, raw: bytes) -> tuple[str, str]:
+        message = self.rule.answer_type.FromString(raw)
+        return encoded(message), _id_of(self.rule, message)
+
+
+async def _lines(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """Yield the lines of a body; raises TooLarge."""
     line = bytearray()
-    first = True
-    async for piece in pieces_of(request):
-        *whole, rest = (line + piece).split(b"\n")
-        for one in whole:
-            if one.strip():
-                yield _message(rule, parse(bytes(one)), variables if first else {})
-                first = False
-        line = bytearray(rest)
+    async for piece in pieces:
+        *ends, rest = piece.split(b"\n")
+        for end in ends:
+            yield bytes(line + end)
+            line.clear()
+        line += rest
         if len(line) > BODY_LIMIT_BYTES:
             raise TooLarge(f"a line of the body has more than {BODY_LIMIT_BYTES:,} bytes")
-    if line.strip():
-        yield _message(rule, parse(bytes(line)), variables if first else {})
+    yield bytes(line)
 
 
 def _take_query(request: Request, rule: HttpRule, tree: dict[str, Any]) -> None:
@@ -131,7 +232,7 @@ def _take_query(request: Request, rule: HttpRule, tree: dict[str, Any]) -> None:
         given.setdefault(name, []).append(value)
     resumed = _RESUMED.get(rule.rpc.name)
     last = request.headers.get("last-event-id", "")
-    if resumed is not None and last.isdecimal():
+    if resumed is not None and last.isdecimal() and len(last) <= _ID_DIGITS:
         given[resumed.field] = [str(int(last) + resumed.offset)]
     if given and rule.body == "*":
         raise InvalidArgument(f"{rule.method} {rule.template} takes no query string: give its fields in the body")
@@ -150,52 +251,20 @@ def _message(rule: HttpRule, tree: Any, variables: dict[str, str]) -> bytes:
     return raw
 
 
-async def _encoded(answer: Any) -> dict[str, Any]:
-    """Return an answer as JSON, a large one from a thread."""
-    if answer.ByteSize() <= _CODED_AT_ONCE_BYTES:
-        return to_json(answer)
-    return await asyncio.to_thread(to_json, answer)
-
-
-async def _cancel_if_gone(request: Request, read: asyncio.Event, call: Call) -> None:
-    """End a call whose client closes the connection."""
-    await read.wait()
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
-    call.cancel()
-
-
-async def _events(rule: HttpRule, call: Call) -> Response:
-    """Return the answers of a stream as server-sent events. An error before the first one is the answer itself."""
-    first = asyncio.ensure_future(call.read())
-    await asyncio.wait([first], timeout=_ALIVE_EVERY_S)
-    if first.done() and (error := first.exception()) is not None:
-        raise error
-    headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
-    return StreamingResponse(_written(rule, call, first), media_type="text/event-stream", headers=headers)
-
-
-async def _written(rule: HttpRule, call: Call, reading: asyncio.Future[Any]) -> AsyncIterator[str]:
+async def _written(asked: _Asked, reader: _Reader, answer: Any) -> AsyncIterator[str]:
+    """Yield the events of a stream, of which the first answer was read, None if it has not come yet."""
     try:
-        while True:
-            await asyncio.wait([reading], timeout=_ALIVE_EVERY_S)
-            if not reading.done():
+        while answer is not EOF:
+            if answer is None:
                 yield ": still here\n\n"  # some proxies close a connection that is silent for longer
-                continue
-            answer = reading.result()
-            if answer is EOF:
-                yield "event: end\ndata: {}\n\n"
-                return
-            message = rule.answer_type.FromString(answer)
-            identified = _id_of(rule, message)
-            yield f"{identified}data: {json.dumps(await _encoded(message))}\n\n"
-            reading = asyncio.ensure_future(call.read())
+            else:
+                text, identified = await asked.shown(answer, reader.call.tenant)
+                yield f"{identified}data: {text}\n\n"
+            answer = await reader.next(_ALIVE_EVERY_S)
+        yield "event: end\ndata: {}\n\n"
     except (grpc.aio.AioRpcError, AirlockError) as error:
         known = error_of(error) if isinstance(error, grpc.aio.AioRpcError) else error
         yield f"event: error\ndata: {json.dumps(fields_of(known))}\n\n"
-    finally:
-        reading.cancel()
-        call.cancel()
 
 
 def _id_of(rule: HttpRule, message: Any) -> str:

@@ -7,17 +7,24 @@ A field of bytes `x` comes as `x_text` if it is UTF-8, else as `x` in base64; a 
 import base64
 import functools
 import json
+import re
 from collections.abc import Mapping
+from itertools import islice
 from typing import Any, cast
 
 from google.protobuf import json_format
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 
-from gateway.errors import InvalidArgument
+from gateway.errors import InvalidArgument, TooLarge
+from gateway.support.printable_text import printable
 
 _JSON, _TEXT = "_json", "_text"
 _DEPTH_LIMIT = 64
+# Each value takes much more time and memory than its text, and decoding cannot be interrupted.
+VALUES_LIMIT = 100_000
+_PARTS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[\[{,]', re.DOTALL)
+_SHOWN_CHARACTERS = 500
 
 
 def to_json(message: Message) -> dict[str, Any]:
@@ -28,6 +35,11 @@ def to_json(message: Message) -> dict[str, Any]:
     return _shown(_type_of(message), found)
 
 
+def encoded(message: Message) -> str:
+    """Return a message as JSON text of ASCII characters, so that it holds any string."""
+    return json.dumps(to_json(message), separators=(",", ":"))
+
+
 def from_json(message: Message, value: object) -> None:
     """Fill a message from a JSON object; raises InvalidArgument."""
     if not isinstance(value, dict):
@@ -35,14 +47,16 @@ def from_json(message: Message, value: object) -> None:
     try:
         json_format.ParseDict(_taken(_type_of(message), value), message, max_recursion_depth=_DEPTH_LIMIT)
     except json_format.ParseError as error:
-        why = " ".join(str(error).split())
+        why = _shown_text(" ".join(str(error).split()))
         raise InvalidArgument(f"the request does not fit {_type_of(message).name}: {why}") from None
 
 
 def parse(body: bytes) -> Any:
-    """Return a JSON text as a value, {} for none; raises InvalidArgument."""
+    """Return a JSON text as a value, {} for none; raises InvalidArgument, TooLarge."""
+    if len(body) > VALUES_LIMIT and sum(1 for _ in islice(_PARTS.finditer(body), VALUES_LIMIT + 1)) > VALUES_LIMIT:
+        raise TooLarge(f"the body has more than {VALUES_LIMIT:,} parts: strings, commas, lists and objects")
     try:
-        return json.loads(body) if body.strip() else {}
+        return json.loads(body.decode()) if body.strip() else {}
     except (ValueError, RecursionError) as error:
         raise InvalidArgument(f"the body is no JSON: {error}") from None
 
@@ -56,6 +70,8 @@ def set_field(tree: dict[str, Any], descriptor: Descriptor, path: str, values: l
             raise InvalidArgument(f"{path}: there is no such field")
         descriptor = field.message_type
         tree = tree.setdefault(one, {})
+        if not isinstance(tree, dict):
+            raise InvalidArgument(f"{one}: it is no JSON object")
     field = descriptor.fields_by_name.get(name)
     if field is None:
         raise InvalidArgument(f"{path}: there is no such field")
@@ -112,8 +128,8 @@ def _shown(descriptor: Descriptor, found: dict[str, Any]) -> dict[str, Any]:
         if _is_json(field):
             text = found.pop(name)
             try:
-                found[json_name(field)] = json.loads(text) if text else None
-            except ValueError:
+                found[json_name(field)] = _value_of(text) if text else None
+            except (ValueError, RecursionError):
                 found[name] = text
         elif _is_bytes(field):
             raw = base64.b64decode(found[name])
@@ -128,12 +144,24 @@ def _shown(descriptor: Descriptor, found: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
+def _value_of(text: str) -> Any:
+    """Return a JSON text as a value that can be written as JSON again; raises ValueError, RecursionError.
+
+    A number such as 1e999 becomes an infinity, which cannot. In an answer the value is in some lists and objects more.
+    """
+    value = json.loads(text)
+    json.dumps([[[[[[[[value]]]]]]]], allow_nan=False)
+    return value
+
+
 def _taken(descriptor: Descriptor, value: Mapping[str, Any]) -> dict[str, Any]:
     """Return what ParseDict takes for what a caller gave; raises InvalidArgument for a field that does not exist."""
     taken = dict(value)
     if unknown := taken.keys() - _names(descriptor):
         known = ", ".join(json_name(field) for field in descriptor.fields)
-        raise InvalidArgument(f"{min(unknown)}: there is no such field; {descriptor.name} has {known or 'none'}")
+        raise InvalidArgument(
+            f"{_shown_text(min(unknown))}: there is no such field; {descriptor.name} has {known or 'none'}"
+        )
     for field in descriptor.fields:
         name = field.name
         if _is_json(field) and json_name(field) in taken:
@@ -154,6 +182,11 @@ def _names(descriptor: Descriptor) -> frozenset[str]:
     """Return the names that fields of a type may have in a request."""
     names = {name for field in descriptor.fields for name in (field.name, field.json_name, json_name(field))}
     return frozenset(names | {field.name + _TEXT for field in descriptor.fields if _is_bytes(field)})
+
+
+def _shown_text(text: str) -> str:
+    """Return what a caller wrote as an error quotes it."""
+    return printable(text[:_SHOWN_CHARACTERS])
 
 
 def _encoded(name: str, text: str) -> bytes:

@@ -104,7 +104,12 @@ async def test_a_scope_that_is_missing_is_named(gateway: Listening) -> None:
         ("/v1/tools/execute:call?thread=t", b"{}", "takes no query string"),
         ("/v1/runs", b'{"task": ""}', "task: between 1 and"),
         ("/v1/toolCalls/x:cancel", b"{}", "takes no body"),
-        ("/v1/tools/execute:call", b'{"arguments": ' + b"[" * 100_000, "the body is no JSON"),
+        ("/v1/tools/execute:call", b'{"arguments": ' + b"[" * 90_000, "the body is no JSON"),
+        ("/v1/tools/execute:call", '{"thread": "t"}'.encode("utf-16"), "the body is no JSON"),
+        ("/v1/tools/execute:call", b'{"\\ud800": 1}', "no such field"),
+        ("/v1/tools/execute:stream", b'"x"', "call: it is no JSON object"),
+        ("/v1/threads/t/programs:run", b'{"run": "x"}', "run: it is no JSON object"),
+        ("/v1/threads/t/programs:run", b'{"run": {"program": null}}', "program: it is no JSON object"),
     ],
 )
 async def test_what_is_no_request_is_named_in_one_line(gateway: Listening, path: str, body: bytes, said: str) -> None:
@@ -129,6 +134,19 @@ async def test_a_body_that_is_too_large_is_refused(gateway: Listening) -> None:
     async with gateway.client() as client:
         answer = await client.post("/v1/runs", content=b" " * 5_000_000)
     assert (answer.status_code, answer.json()["reason"]) == (413, "TOO_LARGE")
+
+
+@pytest.mark.parametrize("part", ["[]", '"a"', '{"a":0}', "0"])
+async def test_a_body_of_many_values_is_refused(gateway: Listening, part: str) -> None:
+    async with gateway.client() as client:
+        body = '{"program": {"argv": [' + ",".join([part] * 110_000) + "]}}"
+        answer = await client.post("/v1/threads/json/processes", content=body)
+    assert (answer.status_code, answer.json()["reason"]) == (413, "TOO_LARGE")
+
+
+async def test_a_large_text_is_no_body_of_many_values(gateway: Listening) -> None:
+    async with gateway.client() as client:
+        assert (await call(client, "echo '" + '[{"a", "b"}],\\\n' * 10_000 + "'")).status_code == 200
 
 
 async def test_a_path_says_which_methods_it_has(gateway: Listening) -> None:
@@ -199,6 +217,15 @@ async def test_a_program_reads_lines_of_the_body(gateway: Listening) -> None:
     assert pieces[-1]["end"]["exit_code"] == 0
 
 
+async def test_a_program_that_reads_late_gets_its_whole_input(gateway: Listening) -> None:
+    lines = [{"run": {"program": {"argv": ["sh", "-c", "echo first; sleep 1; wc -c"]}, "stdin": True}}]
+    lines += [{"stdin_text": "x" * 50_000}] * 40 + [{"end": True}]  # type: ignore[list-item]
+    async with gateway.client() as client:
+        answer = await client.post("/v1/threads/json/programs:run", content="\n".join(map(json.dumps, lines)))
+    pieces = [json.loads(event["data"]) for event in events_of(answer)[:-1]]
+    assert "".join(piece.get("stdout_text", "") for piece in pieces) == "first\n2000000\n"
+
+
 async def test_files_are_plain_bodies(gateway: Listening) -> None:
     content = bytes(range(256)) * 8192
     where = {"path": "/workspace/some file.bin"}
@@ -229,3 +256,9 @@ async def test_a_run_is_watched_as_events_and_resumed_by_its_last_one(gateway: L
     assert json.loads(first[-2]["data"])["event"]["type"] == "run_finished"
     assert isinstance(json.loads(first[0]["data"])["event"]["payload"], dict)
     assert got["status"] != "RUN_STATUS_RUNNING"
+
+
+async def test_an_event_id_of_many_digits_is_no_fault(gateway: Listening) -> None:
+    async with gateway.client() as client:
+        answer = await client.get("/v1/runs/none:watch", headers={"last-event-id": "9" * 5000})
+    assert answer.status_code == 404
