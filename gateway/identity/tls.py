@@ -5,6 +5,7 @@ import ssl
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import grpc
 import structlog
@@ -27,19 +28,27 @@ def server_credentials(settings: TlsSettings, resolve: Resolve) -> grpc.ServerCr
 
 def server_context(settings: TlsSettings, resolve: Resolve) -> ssl.SSLContext:
     """Return the same for a listener that Python serves; Misconfigured as above."""
-    files = TlsFiles(settings, resolve)
-    files.first()
-    current = files.context()
+    context = _Following(ssl.PROTOCOL_TLS_SERVER)
+    context.follow(TlsFiles(settings, resolve))
+    return context
 
-    def renew(secured: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
-        nonlocal current
-        if files.changed() is not None:
-            current = files.context()
-        secured.context = current
 
-    first = files.context()
-    first.sni_callback = renew
-    return first
+class _Following(ssl.SSLContext):
+    """Makes each connection with a context of the files' present content.
+
+    A session of an earlier content cannot be resumed: its client's certificate may no longer be trusted.
+    """
+
+    def follow(self, files: "TlsFiles") -> None:
+        files.first()
+        self._files = files
+        self._current = files.context()
+
+    def wrap_bio(self, *args: Any, **options: Any) -> ssl.SSLObject:
+        """Return the server's end of a connection, as asyncio asks for it."""
+        if self._files.changed() is not None:
+            self._current = self._files.context()
+        return self._current.wrap_bio(*args, **options)
 
 
 class TlsFiles:

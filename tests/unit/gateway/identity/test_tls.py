@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import ssl
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +15,11 @@ import trustme
 
 from airlock.connection import Tls
 from gateway.config.config import Config
+from gateway.config.identity_settings import TlsSettings
 from gateway.credentials.keys import make_key
 from gateway.errors import Misconfigured, ScopeMissing, Unauthenticated, Unavailable
 from gateway.identity.certificate_authenticator import CertificateAuthenticator
+from gateway.identity.tls import server_context
 from gateway.storage.key_store import KeyStore
 from tests.unit.gateway.who_server import who_server
 
@@ -230,3 +234,36 @@ def _uri(authority: Authority, name: str, uri: str) -> Tls:
         key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     )
     return Tls(authority.path, certificate, key_file)
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+def test_a_session_does_not_outlive_the_trust_in_its_clients_authority(tmp_path: Path, version: ssl.TLSVersion) -> None:
+    authority, successor = Authority(tmp_path), trustme.CA()
+    certificate, key = authority.issue("gateway", "localhost")
+    served = server_context(TlsSettings(certificate=certificate, key=key, client_ca=authority.path), lambda path: path)
+    client = ssl.create_default_context(cadata=authority.ca.cert_pem.bytes().decode())
+    client.maximum_version = version
+    client.load_cert_chain(*authority.issue("client", "agent"))
+    first = _connected(client, served, None)
+    assert _connected(client, served, first.session).session_reused
+    successor.cert_pem.write_to_path(str(authority.path))
+    with pytest.raises(ssl.SSLError, match="CERTIFICATE_VERIFY_FAILED"):
+        _connected(client, served, first.session)
+
+
+def _connected(client: ssl.SSLContext, server: ssl.SSLContext, session: ssl.SSLSession | None) -> ssl.SSLObject:
+    """Connect both ends in memory, read one byte at each, and return the client's end."""
+    there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ends = (
+        client.wrap_bio(back, there, server_hostname="localhost", session=session),
+        server.wrap_bio(there, back, server_side=True),
+    )
+    waiting = [step for end in ends for step in (end.do_handshake, partial(end.write, b"x"), partial(end.read, 1))]
+    steps = [waiting[:3], waiting[3:]]
+    while any(steps):
+        for mine in steps:
+            with contextlib.suppress(ssl.SSLWantReadError):
+                while mine:
+                    mine[0]()
+                    del mine[0]
+    return ends[0]
