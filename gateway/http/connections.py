@@ -1,9 +1,11 @@
-"""What one HTTP connection may cost: the time and size of a request's head, and connections by host.
+"""What HTTP connections may cost: connections by host, the time and size of a request's head, requests sent ahead.
 
 The bodies and answers of requests have their limits in app.py and calls.py.
 """
 
 import asyncio
+import contextlib
+import socket
 import ssl
 from typing import Any
 
@@ -11,21 +13,56 @@ import structlog
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from gateway.errors import Overloaded
-from gateway.serving.limits import AnonymousConnections
+from gateway.serving.limits import AnonymousConnections, Ends
 
 log = structlog.get_logger(__name__)
 HEAD_TIMEOUT_S = 20.0
 HEAD_LIMIT_BYTES = 64 * 1024
+# Each takes memory before the answer to the one before it was read.
+REQUESTS_AHEAD = 16
 # A proxy in front of the gateway has one host.
 CONNECTIONS, CONNECTIONS_OF_A_HOST = 1024, 768
 _BUSY = b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 _TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 
 
-class Connection(HttpToolsProtocol):
-    """An HTTP/1.1 connection. A class of its own for each listener has `counted`, and the time for a head."""
+class CountingSocket(socket.socket):
+    """A listening socket that counts connections from their acceptance on, and so also during a TLS handshake."""
 
-    counted: AnonymousConnections
+    def __init__(self, bound: socket.socket) -> None:
+        """Take the place of `bound`."""
+        super().__init__(bound.family, bound.type, bound.proto, fileno=bound.detach())
+        self._counted = AnonymousConnections(of_connection=1, of_host=CONNECTIONS_OF_A_HOST, in_all=CONNECTIONS)
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        """Return a connection and its address; ConnectionAbortedError, which asyncio ignores, if it is one too many."""
+        accepted, address = super().accept()
+        host, port = address[:2]
+        peer = f"ipv6:[{host}]:{port}" if ":" in host else f"ipv4:{host}:{port}"
+        try:
+            return _Counted(accepted, self._counted.one(peer)), address
+        except Overloaded:
+            with accepted, contextlib.suppress(OSError):
+                accepted.setblocking(False)
+                accepted.send(_BUSY)  # with TLS it is an error of the handshake
+            raise ConnectionAbortedError from None
+
+
+class _Counted(socket.socket):
+    """A connection that counts until it is closed."""
+
+    def __init__(self, accepted: socket.socket, ends: Ends) -> None:
+        super().__init__(accepted.family, accepted.type, accepted.proto, fileno=accepted.detach())
+        self._ends = ends
+
+    def close(self) -> None:
+        super().close()
+        self._ends.close()
+
+
+class Connection(HttpToolsProtocol):
+    """An HTTP/1.1 connection."""
+
     head_timeout_s = HEAD_TIMEOUT_S
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's
@@ -33,26 +70,15 @@ class Connection(HttpToolsProtocol):
         self._gone = asyncio.Event()
         self._head_bytes = 0
         self._head_timer: asyncio.TimerHandle | None = None
-        self._counted: Any = None
         secured: ssl.SSLObject | None = transport.get_extra_info("ssl_object")
         certificate = secured.getpeercert(binary_form=True) if secured is not None else None
         pem = None if certificate is None else ssl.DER_cert_to_PEM_cert(certificate).encode()
         # What requests know of their connection, as request.state.
         self.app_state = {"certificate": pem, "gone": self._gone, "abort": transport.abort}
-        host, port = (self.client or ("", 0))[:2]
-        peer = f"ipv6:[{host}]:{port}" if ":" in host else f"ipv4:{host}:{port}"
-        try:
-            self._counted = self.counted.one(peer)
-        except Overloaded:
-            transport.write(_BUSY)
-            transport.close()
-            return
         self._await_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._head_came()
-        if self._counted is not None:
-            self._counted.close()
         super().connection_lost(exc)
         self._gone.set()
 
@@ -77,7 +103,17 @@ class Connection(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._head_came()
+        if len(self.pipeline) >= REQUESTS_AHEAD:
+            raise ValueError("too many requests are sent ahead")  # as for what is no HTTP
         super().on_headers_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse what is no HTTP; where an answer is under way, no other can be sent."""
+        cycle: Any = self.cycle
+        if cycle is None or cycle.response_complete:
+            super().send_400_response(msg)
+        else:
+            self.transport.abort()
 
     def timeout_keep_alive_handler(self) -> None:
         """Close an idle connection, also if its peer has not read the last answer."""

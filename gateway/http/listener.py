@@ -10,9 +10,8 @@ import uvicorn
 
 from gateway.config.identity_settings import TlsSettings
 from gateway.http.app import App
-from gateway.http.connections import CONNECTIONS, CONNECTIONS_OF_A_HOST, Connection
+from gateway.http.connections import Connection, CountingSocket
 from gateway.identity.tls import server_context
-from gateway.serving.limits import AnonymousConnections
 from gateway.serving.listening import host_and_port, unusable
 
 _BACKLOG = 256
@@ -26,13 +25,12 @@ class HttpListener:
         self, app: App, bound: socket.socket, *, tls: TlsSettings | None = None, resolve: Callable[[Path], Path]
     ) -> None:
         """Take a socket from `bind`; Misconfigured if the TLS files are unusable. `resolve` makes paths absolute."""
-        counted = AnonymousConnections(of_connection=1, of_host=CONNECTIONS_OF_A_HOST, in_all=CONNECTIONS)
         context = None if tls is None else server_context(tls, resolve)
-        self._bound = bound
+        self._bound = CountingSocket(bound)
         self._server = _Server(
             uvicorn.Config(
                 app,
-                http=type("CountedConnection", (Connection,), {"counted": counted}),
+                http=Connection,
                 ws="none",
                 lifespan="off",
                 log_config=None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import ssl
 import time
@@ -104,6 +105,18 @@ def test_one_address_does_not_take_all_connections(gateway: Listening, host: tup
                 raise
 
 
+def test_few_requests_may_be_sent_ahead_and_no_flood_of_them(host: tuple[str, int]) -> None:
+    request = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n"
+    few = answer_to(host, (request + b"\r\n") * 7 + request + b"connection: close\r\n\r\n")
+    assert few.count(b"HTTP/1.1 200") == 8
+    with contextlib.suppress(ConnectionResetError):
+        assert answer_to(host, (request + b"\r\n") * 1000).count(b"HTTP/1.1 200") < 1000
+
+
+def test_a_path_is_served_as_it_is_written(gateway: Listening) -> None:
+    assert httpx.get(f"{gateway.url}/healthz/", headers={"host": "localhost"}).status_code == 404
+
+
 def test_requests_one_after_another_share_a_connection(gateway: Listening) -> None:
     with httpx.Client(base_url=gateway.url) as client:
         for _ in range(3):
@@ -155,6 +168,13 @@ def test_tls_is_that_of_grpc_and_follows_its_files(tmp_path: Path) -> None:
         url = f"https://localhost:{serving.http.rpartition(':')[2]}"
         trusting = ssl.create_default_context(cafile=authority.path)
         assert httpx.get(f"{url}/healthz", verify=trusting).status_code == 200
+        # A handshake that does not begin counts as a connection.
+        address, port = serving.http.rpartition(":")[::2]
+        opened = [socket.create_connection((address, int(port)), 30) for _ in range(CONNECTIONS_OF_A_HOST)]
+        with pytest.raises(httpx.TransportError):
+            httpx.get(f"{url}/healthz", verify=trusting)
+        for connection in opened:
+            connection.close()
         first = _serial(url, trusting)
         authority.issue("gateway", "localhost")
         assert _serial(url, trusting) != first
