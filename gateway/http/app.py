@@ -45,57 +45,63 @@ def make_app(routes: Sequence[BaseRoute], settings: HttpSettings, *, loopback: b
         AirlockError: _refused,
         grpc.aio.AioRpcError: _refused_by_service,
         HTTPException: _not_served,
+        Exception: _faulty,
     }
-    app: App = Starlette(routes=list(routes), exception_handlers=handlers)
+    app = Starlette(routes=list(routes), exception_handlers=handlers)
+    app.router.redirect_slashes = False
     names = settings.hosts or (_LOOPBACK if loopback else ())
-    return _Checked(_Faultless(app), names, settings.origins)
+    return _Checked(_InTime(app), names, settings.origins)
 
 
-async def _refused(_request: Request, error: Exception) -> Response:
-    return problem(error) if isinstance(error, AirlockError) else _fault(error)
+async def _refused(_request: Request, error: AirlockError) -> Response:
+    return problem(error)
 
 
-async def _refused_by_service(_request: Request, error: Exception) -> Response:
-    return problem(error_of(error)) if isinstance(error, grpc.aio.AioRpcError) else _fault(error)
+async def _refused_by_service(_request: Request, error: grpc.aio.AioRpcError) -> Response:
+    return problem(error_of(error))
 
 
-async def _not_served(request: Request, error: Exception) -> Response:
-    if not isinstance(error, HTTPException):
-        return _fault(error)
-    what = f"{request.method} {request.url.path}"
+async def _not_served(request: Request, error: HTTPException) -> Response:
+    what = f"{request.method} {request.scope['path']}"
     if error.status_code == 404:
         return refusal(404, "Not found", f"{what}: no such path; GET /openapi.json lists them")
     return refusal(error.status_code, error.detail, f"{what}: {error.detail}")
 
 
-def _fault(error: Exception) -> Response:
-    log.error("fault in an HTTP request", exc_info=error)
+async def _faulty(_request: Request, _error: Exception) -> Response:
     return problem(Internal("internal error in the gateway; its log has the details"))
 
 
-class _Faultless:
-    """Answers what no handler caught, and ends an answer that its peer does not read."""
+class _InTime:
+    """Ends the connection of an answer that its peer does not read, or that cannot be completed."""
 
     def __init__(self, app: App) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        started = False
+        complete = False
 
         async def in_time(message: Any) -> None:
-            nonlocal started
-            started = started or message["type"] == "http.response.start"
+            nonlocal complete
             await _send_in_time(send, message)
+            complete = message["type"] == "http.response.body" and not message.get("more_body", False)
 
         try:
             await self._app(scope, receive, in_time)
-        except TimeoutError as error:
-            log.info("an HTTP answer was not read in time", path=scope["path"])
-            raise asyncio.CancelledError from error
         except Exception as error:
-            if started:
-                raise
-            await _fault(error)(scope, receive, send)
+            if complete:
+                log.exception("fault in an HTTP request")
+                return
+            # Starlette raises an error of its own where an answer has begun.
+            cause = error.__cause__ or error
+            if isinstance(cause, TimeoutError):
+                log.info("an HTTP answer was not read in time", path=scope["path"])
+            elif isinstance(cause, AirlockError | grpc.aio.AioRpcError):
+                log.info("an HTTP answer was cut off", path=scope["path"], error=str(cause))
+            else:
+                log.exception("fault in an HTTP answer")
+            scope["state"]["abort"]()
+            await scope["state"]["gone"].wait()
 
 
 async def _send_in_time(send: Send, message: Any) -> None:

@@ -12,8 +12,9 @@ _DOCUMENT = Path(__file__).with_name("openapi.json")
 
 def openapi_routes() -> Sequence[Route]:
     """Return the route of the document, which needs no credential."""
+    content = _DOCUMENT.read_bytes()
 
     async def document(_request: Request) -> Response:
-        return Response(_DOCUMENT.read_bytes(), media_type="application/json")
+        return Response(content, media_type="application/json")
 
     return [Route("/openapi.json", document)]

@@ -79,6 +79,8 @@ def set_up_logging() -> None:
     # These log every request at info.
     for chatty in ("httpx", "httpx2", "httpcore", "httpcore2", "openai", "docker", "urllib3", "alembic", "asyncio"):
         logging.getLogger(chatty).setLevel(max(level, logging.WARNING))
+    # It warns of each request that is no HTTP, and anyone can send one.
+    logging.getLogger("uvicorn.error").setLevel(max(level, logging.ERROR))
 
 
 def add_trace(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
