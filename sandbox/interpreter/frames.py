@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from itertools import islice
 from typing import Any
 
 from sandbox.errors import SandboxError
@@ -26,6 +27,11 @@ _HEADER = re.compile(rb"([a-z]{1,8}) ([0-9a-f]{1,64}) ([0-9]{1,9})\n")
 _HEADER_LIMIT_BYTES = 96
 # A character takes six bytes at most in JSON; a cell's output twice: what was written between the cells comes first.
 _FRAME_LIMIT_BYTES = max(6 * TEXTS_LIMIT_CHARS + 4096, IMAGES_LIMIT_BYTES)
+# What begins, shows or ends something is an object of few values; decoding many more would delay other calls.
+_VALUES_LIMIT = 1000
+_PARTS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[\[{,]', re.DOTALL)
+# Small pieces are joined; after so many also across pieces of the other stream.
+_SMALL_BYTES, _PIECES_IN_ORDER = 4096, 5000
 _CELL_LIMIT_BYTES = _FRAME_LIMIT_BYTES + IMAGES_LIMIT_BYTES + 2 * OUTPUT_LIMIT_BYTES
 # What is left of a cell whose gateway was lost.
 _SKIPPED_LIMIT_BYTES = _CELL_LIMIT_BYTES
@@ -125,8 +131,7 @@ class CellFrames:
         self._output_bytes += len(data)
         if self._output_bytes > OUTPUT_LIMIT_BYTES + 3 * TAIL_BYTES:
             raise BadFrames("it sent more output than a cell may")
-        pieces = self.tail if self.left_out_bytes else self.output
-        pieces.append(OutputPiece(stream, data))
+        _add(self.tail if self.left_out_bytes else self.output, OutputPiece(stream, data))
         if not self.left_out_bytes:
             self._on_output(stream, data)
 
@@ -163,7 +168,18 @@ class CellFrames:
         self.done = True
 
 
+def _add(pieces: list[OutputPiece], piece: OutputPiece) -> None:
+    for at in (-1, -2)[: min(len(pieces), 2 if len(pieces) >= _PIECES_IN_ORDER else 1)]:
+        last = pieces[at]
+        if last.stream == piece.stream and len(last.data) < _SMALL_BYTES:
+            pieces[at] = OutputPiece(last.stream, last.data + piece.data)
+            return
+    pieces.append(piece)
+
+
 def _values(payload: bytes) -> dict[str, Any]:
+    if sum(1 for _ in islice(_PARTS.finditer(payload), _VALUES_LIMIT + 1)) > _VALUES_LIMIT:
+        raise BadFrames("it sent an object of too many values")
     try:
         said = json.loads(payload.decode("utf-8", "replace"))
     except (ValueError, RecursionError) as error:

@@ -73,6 +73,22 @@ def test_what_is_no_frame_or_past_a_bound_is_refused(sent: bytes) -> None:
         read(BEGUN, sent)
 
 
+def test_an_object_of_many_values_is_refused_before_it_is_decoded() -> None:
+    shown = read(BEGUN, frame("data", {"texts": {"text/plain": "[{," * 1000, "text/html": '"[' * 1000}}))
+    assert len(shown.objects) == 1
+    with pytest.raises(BadFrames, match="too many values"):
+        read(BEGUN, frame("done", b'{"a": [' + b"[]," * 1000 + b"1]}"))
+
+
+def test_many_small_pieces_are_joined() -> None:
+    pieces = (frame("out", b"a") + frame("err", b"b")) * 20_000
+    frames = read(BEGUN, frame("out", b"a") * 100, pieces)
+    assert len(frames.output) < 6000
+    for stream, data in (("stdout", b"a" * 20_100), ("stderr", b"b" * 20_000)):
+        assert b"".join(piece.data for piece in frames.output if piece.stream == stream) == data
+    assert [piece.data for piece in frames.output[:3]] == [b"a" * 101, b"b", b"a"]
+
+
 def test_one_that_never_begins_is_not_read_for_ever() -> None:
     with pytest.raises(BadFrames, match="does not answer"):
         read(*[frame("out", b"x" * 2**20, "cd34")] * 30)
