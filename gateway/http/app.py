@@ -18,7 +18,7 @@ from starlette.routing import BaseRoute
 
 from airlock.wire import error_of
 from gateway.config.http_settings import HttpSettings
-from gateway.errors import AirlockError, Internal
+from gateway.errors import AirlockError, Internal, Unavailable
 from gateway.http.problems import problem, refusal
 from gateway.serving.incoming import SEND_S
 
@@ -79,15 +79,21 @@ class _InTime:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        complete = False
+        begun = complete = False
 
         async def in_time(message: Any) -> None:
-            nonlocal complete
+            nonlocal begun, complete
+            begun = True
             await _send_in_time(send, message)
             complete = message["type"] == "http.response.body" and not message.get("more_body", False)
 
         try:
             await self._app(scope, receive, in_time)
+        except asyncio.CancelledError:  # by the server, which stops
+            if not begun:
+                await problem(Unavailable("the gateway is shutting down: try again"))(scope, receive, send)
+            else:
+                await _end(scope)
         except Exception as error:
             if complete:
                 log.exception("fault in an HTTP request")
@@ -100,8 +106,13 @@ class _InTime:
                 log.info("an HTTP answer was cut off", path=scope["path"], error=str(cause))
             else:
                 log.exception("fault in an HTTP answer")
-            scope["state"]["abort"]()
-            await scope["state"]["gone"].wait()
+            await _end(scope)
+
+
+async def _end(scope: Scope) -> None:
+    """End the connection of a request, so that its peer knows that the answer is not complete."""
+    scope["state"]["abort"]()
+    await scope["state"]["gone"].wait()
 
 
 async def _send_in_time(send: Send, message: Any) -> None:

@@ -19,7 +19,7 @@ from gateway.http.app import make_app
 class Connection:
     """The server's end of a connection, as far as an application sees it."""
 
-    def __init__(self, error: Exception, *, begun: bool) -> None:
+    def __init__(self, error: Exception | None, *, begun: bool) -> None:
         self.sent: list[Any] = []
         self.aborted = False
         self._gone = asyncio.Event()
@@ -42,15 +42,23 @@ class Connection:
         self.sent.append(message)
 
 
-def _failing(error: Exception, *, begun: bool) -> Any:
+def _failing(error: Exception | None, *, begun: bool) -> Any:
+    """Return a route's function that fails, before or after its answer has begun; without an error it waits."""
+
+    async def fail() -> None:
+        if error is None:
+            await asyncio.Event().wait()
+        else:
+            raise error
+
     async def content() -> AsyncIterator[bytes]:
         yield b"a part"
-        raise error
+        await fail()
 
     async def answer(_request: Request) -> Response:
-        if begun:
-            return StreamingResponse(content())
-        raise error
+        if not begun:
+            await fail()
+        return StreamingResponse(content())
 
     return answer
 
@@ -78,3 +86,17 @@ async def test_an_answer_that_fails_after_its_beginning_ends_the_connection() ->
         assert connection.aborted
         assert connection.sent[-1]["more_body"]
         assert [line["event"] for line in logged] == [said]
+
+
+async def test_a_request_that_the_stop_of_the_gateway_ends_may_be_tried_again() -> None:
+    waiting, begun = Connection(None, begun=False), Connection(None, begun=True)
+    with capture_logs() as logged:
+        tasks = [asyncio.create_task(one.request()) for one in (waiting, begun)]
+        await asyncio.sleep(0.05)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks)
+    assert waiting.sent[0]["status"] == 503
+    assert b"UNAVAILABLE" in waiting.sent[1]["body"]
+    assert begun.aborted
+    assert logged == []
