@@ -26,6 +26,7 @@ log = structlog.get_logger(__name__)
 _PIECE_BYTES = 256 * 1024
 _SLOWEST_BYTES_A_SECOND = 64 * 1024
 _LOOPBACK = ("localhost", "*.localhost", "127.0.0.1", "[::1]")
+_STOPPED = "the gateway shut down before the call ended: what it did may or may not be there"
 Scope = Any
 Receive = Callable[[], Awaitable[Any]]
 Send = Callable[[Any], Awaitable[None]]
@@ -91,7 +92,7 @@ class _InTime:
             await self._app(scope, receive, in_time)
         except asyncio.CancelledError:  # by the server, which stops
             if not begun:
-                await problem(Unavailable("the gateway is shutting down: try again"))(scope, receive, send)
+                await problem(Unavailable(_STOPPED))(scope, receive, send)
             else:
                 await _end(scope)
         except Exception as error:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 
 import pytest
-from airlock.v1 import tool_service_pb2
 
+from airlock.v1 import tool_service_pb2
 from gateway.http.json_messages import encoded
 
 
