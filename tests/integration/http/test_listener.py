@@ -19,6 +19,9 @@ from tests.gateway_process import airlock_process, make_home, served
 from tests.integration.http.conftest import Listening, listening
 from tests.unit.gateway.identity.test_tls import Authority
 
+# On a machine where another gateway may serve.
+_SERVE = ("serve", "--listen", "127.0.0.1:0")
+
 
 def answer_to(host: tuple[str, int], request: bytes, wait_s: float = 30) -> bytes:
     """Send bytes on a connection of its own, and return everything until the gateway closes it."""
@@ -130,24 +133,25 @@ async def test_the_starter_configuration_listens_on_loopback(tmp_path: Path) -> 
 
 def test_with_a_free_port_for_grpc_the_configured_listener_takes_a_free_one_too(tmp_path: Path) -> None:
     home = make_home(tmp_path)
-    home.configure(sandbox={"engine": "memory"}, http={"listen": "127.0.0.1:7480"})
     ready = tmp_path / "http-ready"
-    with socket.create_server(("127.0.0.1", 7480)), served(home, None, "--http-ready-file", str(ready)):
-        assert httpx.get(f"http://{ready.read_text(encoding='utf-8')}/healthz").status_code == 200
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        home.configure(sandbox={"engine": "memory"}, http={"listen": f"127.0.0.1:{taken.getsockname()[1]}"})
+        with served(home, None, "--http-ready-file", str(ready)):
+            assert httpx.get(f"http://{ready.read_text(encoding='utf-8')}/healthz").status_code == 200
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "7480", "127.0.0.1:none", "127.0.0.1:99999", "192.0.2.1:7480"])
 def test_an_address_that_cannot_be_used_is_named_with_its_option(tmp_path: Path, address: str) -> None:
     home = make_home(tmp_path)
     home.configure(sandbox={"engine": "memory"})
-    done = airlock_process("serve", "--config", str(home.config), "--http", address, check=False)
+    done = airlock_process(*_SERVE, "--config", str(home.config), "--http", address, check=False)
     assert done.returncode != 0
     assert f"--http {address}" in done.stderr.replace("'", "").replace("\n", " ")
 
 
 def test_plain_text_beyond_loopback_is_refused(tmp_path: Path) -> None:
     home = make_home(tmp_path)
-    done = airlock_process("serve", "--config", str(home.config), "--http", "0.0.0.0:0", check=False)
+    done = airlock_process(*_SERVE, "--config", str(home.config), "--http", "0.0.0.0:0", check=False)
     assert done.returncode != 0
     assert "--http 0.0.0.0:0 is reachable from other machines" in " ".join(done.stderr.split())
 
