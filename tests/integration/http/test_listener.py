@@ -172,6 +172,9 @@ def test_tls_is_that_of_grpc_and_follows_its_files(tmp_path: Path) -> None:
         url = f"https://localhost:{serving.http.rpartition(':')[2]}"
         trusting = ssl.create_default_context(cafile=authority.path)
         assert httpx.get(f"{url}/healthz", verify=trusting).status_code == 200
+        first = _serial(url, trusting)
+        authority.issue("gateway", "localhost")
+        assert _serial(url, trusting) != first
         # A handshake that does not begin counts as a connection.
         address, port = serving.http.rpartition(":")[::2]
         opened = [socket.create_connection((address, int(port)), 30) for _ in range(CONNECTIONS_OF_A_HOST)]
@@ -179,9 +182,6 @@ def test_tls_is_that_of_grpc_and_follows_its_files(tmp_path: Path) -> None:
             httpx.get(f"{url}/healthz", verify=trusting)
         for connection in opened:
             connection.close()
-        first = _serial(url, trusting)
-        authority.issue("gateway", "localhost")
-        assert _serial(url, trusting) != first
 
 
 def _serial(url: str, context: ssl.SSLContext) -> object:
