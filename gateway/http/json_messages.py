@@ -51,10 +51,15 @@ def from_json(message: Message, value: object) -> None:
         raise InvalidArgument(f"the request does not fit {_type_of(message).name}: {why}") from None
 
 
-def parse(body: bytes) -> Any:
-    """Return a JSON text as a value, {} for none; raises InvalidArgument, TooLarge."""
+def refuse_many_parts(body: bytes) -> None:
+    """Raise TooLarge for a JSON text that would take too long to decode. It must be UTF-8, whatever decodes it."""
     if len(body) > VALUES_LIMIT and sum(1 for _ in islice(_PARTS.finditer(body), VALUES_LIMIT + 1)) > VALUES_LIMIT:
         raise TooLarge(f"the body has more than {VALUES_LIMIT:,} parts: strings, commas, lists and objects")
+
+
+def parse(body: bytes) -> Any:
+    """Return a JSON text as a value, {} for none; raises InvalidArgument, TooLarge."""
+    refuse_many_parts(body)
     try:
         return json.loads(body.decode()) if body.strip() else {}
     except (ValueError, RecursionError) as error:

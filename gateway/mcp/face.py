@@ -24,6 +24,7 @@ from starlette.routing import BaseRoute, Route
 from gateway.errors import Cancelled, DeadlineExceeded, Overloaded, ScopeMissing, TooLarge, Unauthenticated
 from gateway.http.app import App, Receive, Scope, Send
 from gateway.http.calls import Calls, body_of
+from gateway.http.json_messages import refuse_many_parts
 from gateway.identity.principal import Principal
 from gateway.mcp.approval_page import PATH as APPROVALS
 from gateway.mcp.approval_page import approval_route
@@ -98,6 +99,7 @@ class McpFace:
         tenant = principal.tenant.name if principal.tenant is not None else ""
         try:
             body = await self._reads.read(tenant, partial(body_of, request))
+            refuse_many_parts(body)
         except (TooLarge, DeadlineExceeded, Overloaded) as error:
             # Before the rest of the body arrives; the connection cannot be used again.
             return refused(error, {"connection": "close"})
@@ -178,7 +180,7 @@ class _Call:
     def _parse(self) -> None:
         """Find the method and the parameters, unless it is a message that the transport will refuse."""
         try:
-            message = json.loads(self.body)
+            message = json.loads(self.body.decode())
         except (ValueError, RecursionError):
             return
         if isinstance(message, dict) and isinstance(message.get("method"), str):

@@ -81,6 +81,7 @@ def test_what_the_protocol_does_not_know_is_refused_with_its_own_errors(post: Po
     nameless = post({"method": "tools/call", "params": {"arguments": {}}})
     assert '"code":-32602' in nameless.text
     assert _error(post(b"x" * (4 * 1024 * 1024 + 1)), 413)["data"]["reason"] == "TOO_LARGE"
+    assert _error(post(b"[" * 200_000), 413)["data"]["reason"] == "TOO_LARGE"
     assert post(LIST, {"accept": "text/html"}).status_code == 406
     long_name = post({"method": "tools/call", "params": {"name": "ls"}}, path=f"/mcp/threads/{'t' * 300}")
     assert '"reason":"INVALID_ARGUMENT"' in long_name.text
