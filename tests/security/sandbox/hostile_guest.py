@@ -18,7 +18,7 @@ _HEALTH_LIMIT_S = 1.0
 _SAMPLES = 10
 _ROUNDS = 5
 _PAUSE_S = 0.05
-_PATIENCE_S = 20
+_PATIENCE_S = 120
 
 # What the attacks have in common: who is who, and giving oneself the score that dies last.
 TOOLS = """
