@@ -26,8 +26,9 @@ from gateway.tenancy.tenants import Tenant
 # How long a sandbox is not looked up again: another process may have ended it.
 _CACHE_S = 0.5
 _CACHE_LIMIT = 10_000
-# What any use of sandboxes needs; the calls that are made need their own scopes too.
-_SCOPE = "tool"
+# What any use of sandboxes needs: their end, which comes in time as on request, deletes a thread. The calls that are
+# made need their own scopes too.
+_SCOPES = ("tool", "run")
 
 
 @dataclass(frozen=True)
@@ -59,8 +60,9 @@ class Access:
         origin = origin_of(request)
         who = await self.authenticate(CallCredentials((("authorization", f"Bearer {key}"),), origin.peer, {}))
         tenant = _tenant_of(who)
-        if _SCOPE not in who.scopes:
-            raise ScopeMissing(f"the key lacks the scope {_SCOPE}", scope=_SCOPE)
+        for scope in _SCOPES:
+            if scope not in who.scopes:
+                raise ScopeMissing(f"the key lacks the scope {scope}", scope=scope)
         if not who.caller.key_id:
             raise Unauthenticated(
                 "X-API-Key: an Airlock API key is expected; a token cannot hold a sandbox's own token"

@@ -43,10 +43,19 @@ def test_a_key_that_is_none(gateway: Listening, key: str) -> None:
     assert (answer.status_code, answer.json()["code"]) == (401, 401)
 
 
-def test_a_key_without_the_scope(gateway: Listening) -> None:
-    key = gateway.home.make_key("default", "run")
-    answer = httpx.get(f"{gateway.url}/e2b/sandboxes", headers={"x-api-key": key})
-    assert (answer.status_code, answer.json()["message"]) == (403, "the key lacks the scope tool")
+@pytest.mark.parametrize("has, lacks", [("run", "tool"), ("tool", "run")])
+def test_a_key_without_a_scope_changes_nothing(gateway: Listening, sandbox: Sandbox, has: str, lacks: str) -> None:
+    url, headers = f"{gateway.url}/e2b/sandboxes", {"x-api-key": gateway.home.make_key("default", has)}
+    one = f"{url}/{sandbox.sandbox_id}"
+    for method, path, body in (
+        ("GET", url, None),
+        ("DELETE", one, None),
+        ("POST", f"{one}/timeout", {"timeout": 0}),
+        ("PUT", f"{one}/network", {}),
+    ):
+        answer = httpx.request(method, path, headers=headers, json=body)
+        assert (answer.status_code, answer.json()["message"]) == (403, f"the key lacks the scope {lacks}")
+    assert sandbox.is_running()
 
 
 @pytest.mark.parametrize(
