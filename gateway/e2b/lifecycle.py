@@ -69,16 +69,22 @@ class Lifecycle:
             key_ids=(who.key_id,),
             secret=secrets.token_hex(32),
         )
+        # A request with the same name may be under way: its sandbox is not this one's to undo.
+        is_own = not name
         try:
             # The thread is there first, and so nothing is left that has no end.
             await who.client.set_thread_metadata(thread, {"e2b.template": options.get("template", "")})
             if not await self.store.add(sandbox):
-                raise Unavailable("the thread of the sandbox was deleted while it was being created")
+                if name and (found := await self.store.get(sandbox_id)) is not None:
+                    return found
+                raise Unavailable("the thread of the sandbox was deleted while it was being created: try again")
+            is_own = True
             if snapshot_id:
                 await who.client.restore_snapshot(snapshot_id, thread=thread)
             await who.client.create_sandbox(thread)
         except BaseException:
-            await asyncio.shield(self._undo(sandbox, who.client))
+            if is_own:
+                await asyncio.shield(self._undo(sandbox, who.client))
             raise
         return sandbox
 

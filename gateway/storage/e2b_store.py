@@ -5,7 +5,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, insert, literal, select, tuple_, update
+from sqlalchemy import ColumnElement, Connection, Row, literal, select, tuple_, update
+from sqlalchemy.dialects import postgresql, sqlite
 
 from gateway.storage.queries import Queries, mapped, transaction, with_thread
 from gateway.storage.tables import e2b_sandboxes, threads
@@ -14,6 +15,10 @@ from gateway.support.paging import Place
 RUNNING, PAUSED, ENDING = "running", "paused", "ending"
 _KEYS_LIMIT = 8
 _OF = e2b_sandboxes.c
+_ADD: Mapping[str, Any] = {
+    "sqlite": sqlite.insert(e2b_sandboxes).on_conflict_do_nothing().returning(_OF.id),
+    "postgresql": postgresql.insert(e2b_sandboxes).on_conflict_do_nothing().returning(_OF.id),
+}
 
 
 @dataclass(frozen=True)
@@ -39,7 +44,7 @@ class E2bStore(Queries):
 
     @transaction
     def add(self, connection: Connection, sandbox: E2bSandbox) -> bool:
-        """Store a sandbox of a thread that exists; False if the thread is gone."""
+        """Store a sandbox of a thread that exists; False if the thread is gone, or another sandbox has the id."""
         which = select(threads.c.id).where(threads.c.tenant == sandbox.tenant, threads.c.name == sandbox.thread)
         found = connection.execute(which).first()
         if found is None:
@@ -47,8 +52,7 @@ class E2bStore(Queries):
         row = {**vars(sandbox), "thread_id": found.id}
         row |= {"options": json.dumps(sandbox.options), "key_ids": json.dumps(list(sandbox.key_ids))}
         del row["thread"]
-        connection.execute(insert(e2b_sandboxes).values(row))
-        return True
+        return connection.execute(_ADD[connection.dialect.name], row).first() is not None
 
     async def get(self, sandbox_id: str) -> E2bSandbox | None:
         found = await self._database.first(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from typing import Any
 
@@ -110,6 +111,14 @@ def test_snapshots_and_forks_begin_with_the_same_files(make_sandbox: Make, conne
 def test_a_repeated_request_creates_one_sandbox(make_sandbox: Make) -> None:
     made = [make_sandbox(idempotency_key="order-4711").sandbox_id for _ in range(2)]
     assert made[0] == made[1]
+
+
+def test_requests_that_are_repeated_at_once_create_one_sandbox(make_sandbox: Make) -> None:
+    with ThreadPoolExecutor(4) as threads:
+        asked = [threads.submit(make_sandbox, idempotency_key="order-at-once") for _ in range(4)]
+        made = [one.result() for one in asked]
+    assert len({one.sandbox_id for one in made}) == 1
+    assert made[0].commands.run("echo here").stdout == "here\n"
 
 
 @pytest.mark.parametrize(
