@@ -21,7 +21,7 @@ from agent.tools.tool import Capability, Tool, ToolArguments, ToolContext
 
 TOOL = "execute_python"
 _CODE_LIMIT_CHARS = 200_000
-_IMAGE_LIMIT_BYTES = 4 * 1024 * 1024
+IMAGE_LIMIT_BYTES = 4 * 1024 * 1024
 _IMAGES_LIMIT = 8
 _DESCRIPTION = (
     "Run Python code in /workspace; gives its output, the value of its last expression, and its traceback. Variables "
@@ -119,8 +119,8 @@ class _Images:
         if not data:
             return None
         try:
-            if len(self.kept) >= _IMAGES_LIMIT or len(data) > _IMAGE_LIMIT_BYTES:
-                raise ValueError(f"is one of more than {_IMAGES_LIMIT}, or larger than {_IMAGE_LIMIT_BYTES:,} bytes")
+            if len(self.kept) >= _IMAGES_LIMIT or len(data) > IMAGE_LIMIT_BYTES:
+                raise ValueError(f"is one of more than {_IMAGES_LIMIT}, or larger than {IMAGE_LIMIT_BYTES:,} bytes")
             media = media_of(data)
             suffix = media.media_type.rpartition("/")[2]
             path = f"{OUTPUT_DIRECTORY}/{file_name(self._call_id)}-{len(self.kept) + 1}.{suffix}"

@@ -18,6 +18,7 @@ from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
+from agent.capabilities.python import IMAGE_LIMIT_BYTES
 from gateway.client import ToolResult
 from gateway.e2b.envd_call import EnvdCall
 from gateway.e2b.errors import Gone, NoCounterpart
@@ -174,7 +175,8 @@ async def _results(call: EnvdCall, done: ToolResult) -> list[Mapping[str, Any]]:
             with contextlib.suppress(ValueError):
                 shown["json"] = json.loads(one["texts"]["application/json"])
         if one["image"] is not None:
-            data = await call.client.read_file(call.thread, one["image"])
+            # Code that still runs may have put something else in its place.
+            data = await call.client.read_file(call.thread, one["image"], limit_bytes=IMAGE_LIMIT_BYTES)
             shown[_IMAGES.get(media.get(one["image"], ""), "png")] = base64.b64encode(data).decode()
         events.append(shown)
     if done.is_error:

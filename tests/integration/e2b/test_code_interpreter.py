@@ -50,6 +50,27 @@ def test_a_figure_is_a_png(interpreter: Sandbox) -> None:
     assert result.png.startswith("iVBORw0KGgo")
 
 
+def test_what_code_puts_in_place_of_a_figure_is_not_read_whole(interpreter: Sandbox) -> None:
+    code = f"""
+import base64, glob, os, threading
+
+def replace():
+    while not os.path.exists('over'):
+        for path in glob.glob('/workspace/.airlock/output/*.png'):
+            os.truncate(path, 16 * 2**20)
+
+threading.Thread(target=replace, daemon=True).start()
+
+class Figure:
+    def _repr_png_(self):
+        return base64.b64decode('{_PNG}')
+"""
+    interpreter.run_code(code)
+    results = [interpreter.run_code("Figure()").results[0] for _ in range(3)]
+    interpreter.run_code("open('over', 'w').close()")
+    assert max(len(one.png or "") for one in results) <= 4 * 2**20 * 4 // 3 + 4
+
+
 def test_contexts_are_apart(interpreter: Sandbox) -> None:
     interpreter.files.make_dir("elsewhere")
     context = interpreter.create_code_context(cwd="elsewhere")
