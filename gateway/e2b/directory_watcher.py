@@ -1,6 +1,6 @@
 """Runs inside a sandbox, by its own python3: reports what happens in a directory, by inotify. Imports nothing of ours.
 
-    python3 -c SOURCE DIRECTORY RECURSIVE
+    python3 -I -c SOURCE DIRECTORY RECURSIVE
 
 prints `ready`, or `error` and why. For each line on standard input it prints that line, and after it a JSON list of the
 events [kind, name] since the line before; the line `-` means each event at once, on a line of its own.

@@ -1,15 +1,16 @@
 """Watching a directory, by a small program in the sandbox: one judged call, however long and often it is asked.
 
 A watcher is a background process, whose id is the watcher's. It keeps the events that were not asked for, so any
-gateway can ask it for them.
+gateway can ask it for them. What it says is not trusted, as tool code can write to its output: a line has a limit, and
+an answer comes in time.
 """
 
+import asyncio
 import contextlib
 import json
 import secrets
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 from gateway.client import Process
 from gateway.e2b import directory_watcher
@@ -28,7 +29,9 @@ _TYPES = {
     "rename": pb.EVENT_TYPE_RENAME,
     "chmod": pb.EVENT_TYPE_CHMOD,
 }
-_LINE_LIMIT_BYTES = 4 * 1024 * 1024
+# One event, whose name has at most 4,096 bytes; all that were not asked for.
+_LINE_LIMIT_BYTES, _ANSWER_LIMIT_BYTES = 64 * 1024, 4 * 1024 * 1024
+_ANSWER_S = 60.0
 
 
 class WatchRpc:
@@ -45,7 +48,8 @@ class WatchRpc:
                 if line is None:
                     yield pb.WatchDirResponse(keepalive=pb.WatchDirResponse.KeepAlive())
                 else:
-                    yield pb.WatchDirResponse(filesystem=_event(json.loads(line)))
+                    (event,) = _events(b"[%b]" % line)
+                    yield pb.WatchDirResponse(filesystem=event)
         finally:
             await _removed(call, process.id)
 
@@ -59,20 +63,12 @@ class WatchRpc:
         self, call: EnvdCall, request: pb.GetWatcherEventsRequest, _context: Context
     ) -> pb.GetWatcherEventsResponse:
         process = await _known(call, request.watcher_id)
-        mark = secrets.token_hex(8)
-        await call.client.write_process(call.thread, process.id, f"{mark}\n".encode())
-        text = b""
-        async for piece in call.client.process_output(
-            call.thread, process.id, offset=process.stdout_size_bytes, follow=True
-        ):
-            text += piece.data
-            found = text.find(mark.encode())
-            if found >= 0 and (end := text.find(b"\n", found)) >= 0:
-                events = json.loads(text[found + len(mark) : end])
-                return pb.GetWatcherEventsResponse(events=[_event(one) for one in events])
-            if len(text) > _LINE_LIMIT_BYTES:
-                break
-        raise Unavailable(f"watcher with id {request.watcher_id[:64]} does not answer")
+        mark = secrets.token_hex(8).encode()
+        await call.client.write_process(call.thread, process.id, mark + b"\n")
+        said = await _line(call, process, process.stdout_size_bytes, _ANSWER_LIMIT_BYTES, after=mark)
+        if said is None:
+            raise Unavailable(f"watcher with id {request.watcher_id[:64]} does not answer")
+        return pb.GetWatcherEventsResponse(events=_events(said))
 
     async def remove_watcher(
         self, call: EnvdCall, request: pb.RemoveWatcherRequest, _context: Context
@@ -90,20 +86,39 @@ async def _started(call: EnvdCall, request: pb.WatchDirRequest | pb.CreateWatche
     found = await call.client.stat_file(call.thread, path.inside)
     if found.kind != "directory":
         raise NotADirectory(f"path {path.shown} is not a directory")
-    argv = ["python3", "-c", _SOURCE, path.inside, "1" if request.recursive else "0"]
+    # -I: files of the directory where it starts are no modules of it.
+    argv = ["python3", "-I", "-c", _SOURCE, path.inside, "1" if request.recursive else "0"]
     try:
         process = await call.client.start_process(argv, thread=call.thread, stdin=True)
     except StartFailed as error:
         raise NoCounterpart("watching a directory needs python3 in the sandbox's image, which has none") from error
-    said = b""
-    async for piece in call.client.process_output(call.thread, process.id, follow=True):
-        said += piece.data
-        if b"\n" in said:
-            break
-    if said.startswith(b"ready"):
+    said: bytes | None = None
+    try:
+        said = await _line(call, process, 0, _LINE_LIMIT_BYTES)
+    finally:
+        if said != b"ready":
+            await _removed(call, process.id)
+    if said == b"ready":
         return process, len(b"ready\n")
-    await _removed(call, process.id)
-    raise AirlockError(f"error creating watcher: {said.decode(errors='replace').removeprefix('error').strip()[:200]}")
+    why = "it does not answer" if said is None else said.decode(errors="replace").removeprefix("error").strip()[:200]
+    raise AirlockError(f"error creating watcher: {why}")
+
+
+async def _line(call: EnvdCall, process: Process, at: int, limit_bytes: int, *, after: bytes = b"") -> bytes | None:
+    """Return what a watcher says from a place on, after a mark, to the end of the line; None if it does not."""
+    said, seen = bytearray(), 0
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_ANSWER_S):
+            async for piece in call.client.process_output(call.thread, process.id, offset=at, follow=True):
+                said += piece.data
+                if after and (found := said.find(after, seen)) >= 0:
+                    said, after, seen = said[found + len(after) :], b"", 0
+                if not after and (end := said.find(b"\n", seen)) >= 0:
+                    return bytes(said[:end])
+                if len(said) > limit_bytes:
+                    break
+                seen = max(len(said) - len(after), 0)
+    return None
 
 
 async def _lines(call: EnvdCall, process: Process, at: int, keepalive_s: float) -> AsyncIterator[bytes | None]:
@@ -116,6 +131,8 @@ async def _lines(call: EnvdCall, process: Process, at: int, keepalive_s: float) 
             data = event.data[max(at - skipped, 0) :]
             skipped += len(event.data)
             *lines, pending = (pending + data).split(b"\n")
+            if max(map(len, (pending, *lines))) > _LINE_LIMIT_BYTES:
+                raise _not_a_watcher()
             for line in lines:
                 yield line
 
@@ -132,6 +149,17 @@ async def _removed(call: EnvdCall, process_id: str) -> None:
         await call.client.remove_process(call.thread, process_id)
 
 
-def _event(event: Any) -> pb.FilesystemEvent:
-    kind, name = event
-    return pb.FilesystemEvent(name=str(name), type=_TYPES[kind])
+def _events(said: bytes) -> list[pb.FilesystemEvent]:
+    """Return the events of a list that a watcher wrote. Raises AirlockError."""
+    try:
+        return [_event(*one) for one in json.loads(said)]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        raise _not_a_watcher() from None
+
+
+def _event(kind: str, name: str) -> pb.FilesystemEvent:
+    return pb.FilesystemEvent(name=name.encode("utf-8", "replace").decode(), type=_TYPES[kind])
+
+
+def _not_a_watcher() -> AirlockError:
+    return AirlockError("the watcher in the sandbox wrote what is no event")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from io import BytesIO
 
 import httpx2 as httpx
@@ -114,3 +115,22 @@ def test_a_signed_url_reads_and_writes_one_file_for_its_time(sandbox: Sandbox, g
     upload = at_its_host(sandbox.upload_url("signed.txt"))
     assert httpx.post(upload, headers=headers, files={"file": ("signed.txt", b"new")}).status_code == 200
     assert sandbox.files.read("signed.txt") == "new"
+
+
+def test_what_tool_code_writes_in_place_of_a_watcher_is_bounded(make_sandbox: Callable[..., Sandbox]) -> None:
+    sandbox = make_sandbox()
+    sandbox.files.write("ctypes.py", "raise SystemExit('not a module of the watcher')")
+    sandbox.files.make_dir("flooded")
+    watcher = sandbox.files.watch_dir("flooded")
+    assert watcher.get_new_events() == []
+    # Its output never ends, and has no line.
+    sandbox.commands.run("cat /dev/zero > /proc/$(pgrep -x python3)/fd/1", background=True)
+
+    def lost() -> bool:
+        try:
+            watcher.get_new_events(request_timeout=90)
+        except SandboxException as error:
+            return "does not answer" in str(error)
+        return False
+
+    assert eventually(lost, 60)
