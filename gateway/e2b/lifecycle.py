@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import secrets
 import string
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -29,7 +30,9 @@ log = structlog.get_logger(__name__)
 _LETTERS = string.ascii_lowercase + string.digits
 _ID_CHARS = 19
 _EVERY_S = 2.0
-_DUE_AT_ONCE = 16
+# Of one tenant: those whose calls do not end keep no other tenant's waiting.
+_ENDS_AT_ONCE = 16
+_DUE_AT_ONCE = 64
 # How long calls in progress may take to end before a sandbox is killed or paused.
 _BUSY_S = 10.0
 _POLL_S = 0.2
@@ -47,6 +50,7 @@ class Lifecycle:
     admin: SandboxAdmin
     tenants: Tenants
     streams: OpenStreams = field(default_factory=OpenStreams)
+    _ending: Counter[str] = field(default_factory=Counter)
 
     async def create(
         self, who: KeyHolder, options: Mapping[str, Any], timeout_s: int, *, snapshot_id: str = "", name: str = ""
@@ -162,16 +166,20 @@ class Lifecycle:
 
     async def follow(self) -> None:
         """End sandboxes whose time is over, and the streams of those that another process has ended; never returns."""
-        while True:
-            try:
-                await self._look()
-            except AirlockError as error:
-                log.warning("sandboxes of E2B's SDKs whose time is over are looked for again", error=str(error))
-            await asyncio.sleep(_EVERY_S)
+        async with asyncio.TaskGroup() as ends:
+            while True:
+                try:
+                    await self._look(ends)
+                except AirlockError as error:
+                    log.warning("sandboxes of E2B's SDKs whose time is over are looked for again", error=str(error))
+                await asyncio.sleep(_EVERY_S)
 
-    async def _look(self) -> None:
-        due = await self.store.due(_DUE_AT_ONCE)
-        await asyncio.gather(*(self._end_in_time(sandbox) for sandbox in due))
+    async def _look(self, ends: asyncio.TaskGroup) -> None:
+        full = [tenant for tenant, number in self._ending.items() if number >= _ENDS_AT_ONCE]
+        for sandbox in await self.store.due(_DUE_AT_ONCE, but_of=full):
+            if self._ending[sandbox.tenant] < _ENDS_AT_ONCE:
+                self._ending[sandbox.tenant] += 1
+                ends.create_task(self._end_counted(sandbox))
         for sandbox_id in self.streams.open_sandboxes():
             try:
                 over = (await self.access.sandbox(sandbox_id)).state == PAUSED
@@ -180,10 +188,18 @@ class Lifecycle:
             if over:
                 self.streams.end(sandbox_id)
 
-    async def _end_in_time(self, sandbox: E2bSandbox) -> None:
-        if not await self.store.take_due(sandbox, self.store.clock() + _AGAIN_US):
-            return
+    async def _end_counted(self, sandbox: E2bSandbox) -> None:
         try:
+            await self._end_in_time(sandbox)
+        finally:
+            self._ending[sandbox.tenant] -= 1
+            if not self._ending[sandbox.tenant]:
+                del self._ending[sandbox.tenant]
+
+    async def _end_in_time(self, sandbox: E2bSandbox) -> None:
+        try:
+            if not await self.store.take_due(sandbox, self.store.clock() + _AGAIN_US):
+                return
             tenant = await self.tenants.named(sandbox.tenant)
             if sandbox.state == RUNNING and sandbox.options.get("on_timeout") == "pause":
                 await self._pause(sandbox, lambda: self.admin.stop(tenant, sandbox.thread))

@@ -80,10 +80,10 @@ class E2bStore(Queries):
         order = [_OF.created_us, _OF.id] if ascending else [_OF.created_us.desc(), _OF.id.desc()]
         return [_sandbox(row) for row in await self._database.rows(query.order_by(*order).limit(limit))]
 
-    async def due(self, limit: int) -> Sequence[E2bSandbox]:
-        """Return sandboxes whose time is over, the longest first."""
-        query = with_thread(e2b_sandboxes).where(_OF.ends_us <= self.clock()).order_by(_OF.ends_us).limit(limit)
-        return [_sandbox(row) for row in await self._database.rows(query)]
+    async def due(self, limit: int, *, but_of: Collection[str] = ()) -> Sequence[E2bSandbox]:
+        """Return sandboxes whose time is over, the longest first, except those of some tenants."""
+        query = with_thread(e2b_sandboxes).where(_OF.ends_us <= self.clock(), _OF.tenant.not_in(but_of))
+        return [_sandbox(row) for row in await self._database.rows(query.order_by(_OF.ends_us).limit(limit))]
 
     async def take_due(self, sandbox: E2bSandbox, again_us: int) -> bool:
         """Take a due sandbox, which is due again at a time if this fails; False if another process has it."""

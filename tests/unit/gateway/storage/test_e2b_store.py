@@ -33,13 +33,18 @@ async def store(database: Database) -> E2bStore:
 
 
 def _sandbox(number: int, tenant: str, **changed: Any) -> E2bSandbox:
-    fields: dict[str, Any] = {"state": RUNNING, "ends_us": 2000, "options": {"n": number}, "key_ids": ("k",)}
+    fields: dict[str, Any] = {
+        "state": RUNNING,
+        "ends_us": 2000,
+        "options": {"n": number},
+        "key_ids": ("k",),
+        "secret": "s",
+    }
     return E2bSandbox(
         id=str(number),
         tenant=tenant,
         thread=f"e2b-{number}",
         created_us=number,
-        secret="s",
         **{**fields, **changed},
     )
 
@@ -85,6 +90,12 @@ async def test_what_is_due_is_taken_by_one_and_seen_no_more_once_it_ends(store: 
     await store.end("2", 950)
     assert [await store.get("2"), await _page(store)] == [None, ["1", "4"]]
     assert [one.id for one in await store.due(9)] == ["2"]
+    assert await store.due(9, but_of=["a"]) == []
+
+
+async def test_a_second_sandbox_with_an_id_is_not_stored(store: E2bStore) -> None:
+    assert not await store.add(_sandbox(1, "a", secret="other"))
+    assert await store.get("1") == _sandbox(1, "a")
 
 
 async def test_the_keys_that_came_last_hold_tokens(store: E2bStore) -> None:
