@@ -11,7 +11,7 @@ import contextlib
 import contextvars
 import importlib
 import json
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -34,6 +34,7 @@ from gateway.mcp.sessions import RunningCalls, Session
 from gateway.serving.edge import ADMISSION
 from gateway.serving.fair_loop import schedule_for
 from gateway.serving.incoming import Reads
+from gateway.serving.limits import Budget
 
 if TYPE_CHECKING:
     from gateway.mcp.transport import Transport
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
 _DEFAULT_THREAD = "default"
 # Bodies have at most 4 MiB, and are in memory before the call that they ask for is admitted.
 _READS_OF_A_TENANT, _READS = 16, 128
+# They stay there until the answer: admission counts only what is passed on of them.
+_BODIES_OF_A_TENANT_BYTES, _BODIES_BYTES = 64 * 1024 * 1024, 512 * 1024 * 1024
 _SESSION, _VERSION = "mcp-session-id", "mcp-protocol-version"
 # The revisions that have sessions; a request without the header is of one of them.
 _WITH_SESSIONS = (None, "2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
@@ -54,6 +57,7 @@ class McpFace:
         self._authorization = authorization
         self._running = RunningCalls()
         self._reads = Reads(_READS_OF_A_TENANT, _READS)
+        self._bodies = Budget(_BODIES_OF_A_TENANT_BYTES, _BODIES_BYTES)
         self._transport: asyncio.Future[Transport] | None = None
         self._host: asyncio.Task[None] | None = None
         self._stopping = asyncio.Event()
@@ -106,20 +110,26 @@ class McpFace:
         except Cancelled:
             return None
         schedule_for(tenant)
-        call = _Call(request, principal, body, session)
-        if call.method == "notifications/cancelled" and session is not None:
-            self._running.cancel(session, call.params.get("requestId"))
-            return Response(status_code=202)
-        try:
-            # Beside the place of the tool call: one that waits for its approval has none.
-            end = ADMISSION.stream(tenant)
-        except Overloaded as error:
-            return refused(error)
-        try:
+        with contextlib.ExitStack() as held:
+            try:
+                held.callback(self._kept(tenant, len(body)))
+                call = _Call(request, principal, body, session)
+                if call.method == "notifications/cancelled" and session is not None:
+                    self._running.cancel(session, call.params.get("requestId"))
+                    return Response(status_code=202)
+                # Beside the place of the tool call: one that waits for its approval has none.
+                held.callback(ADMISSION.stream(tenant))
+            except Overloaded as error:
+                return refused(error)
             await self._pass_on(call, send)
-        finally:
-            end()
         return None
+
+    def _kept(self, tenant: str, size_bytes: int) -> Callable[[], None]:
+        """Count a body until the returned function is called; raises Overloaded."""
+        if not self._bodies.fits(tenant, size_bytes):
+            raise Overloaded("the requests of this tenant in progress are too large together", 1.0)
+        self._bodies.add(tenant, size_bytes)
+        return partial(self._bodies.add, tenant, -size_bytes)
 
     async def _pass_on(self, call: _Call, send: Send) -> None:
         scope, session = call.request.scope, call.session

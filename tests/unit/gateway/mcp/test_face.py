@@ -79,6 +79,19 @@ async def test_a_tenant_with_too_many_requests_learns_when_to_come_back(monkeypa
     assert (status, error["data"]["retry_after_s"]) == (429, 1.0)
 
 
+def test_the_bodies_of_a_tenants_requests_in_progress_have_a_limit_together() -> None:
+    async def nobody(_credentials: object) -> Principal:
+        raise NotImplementedError
+
+    face = McpFace(Calls(InProcessServices([])), Authorization(nobody))
+    end = face._kept("a", 62 * 2**20)
+    with pytest.raises(Overloaded, match="too large together"):
+        face._kept("a", 4 * 2**20)
+    face._kept("b", 4 * 2**20)()
+    end()
+    face._kept("a", 4 * 2**20)()
+
+
 def test_a_gateway_imports_mcp_with_the_first_request_and_without_http_nothing_of_it() -> None:
     look = "import sys; import gateway.server; first = 'gateway.mcp' in sys.modules; import gateway.mcp.face; "
     said = "print(first, 'mcp' in sys.modules or 'mcp.server' in sys.modules)"
