@@ -4,6 +4,7 @@ A request has the sandbox's access token; a file's may have a URL that was signe
 """
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any
@@ -30,13 +31,16 @@ from gateway.e2b.filesystem_rpc import FilesystemRpc
 from gateway.e2b.lifecycle import Lifecycle
 from gateway.e2b.process_rpc import ProcessRpc
 from gateway.e2b.watching import WatchRpc
-from gateway.errors import AirlockError
+from gateway.errors import AirlockError, Overloaded
 from gateway.http.calls import BODY_TIMEOUT_S
+from gateway.serving.limits import Tally
 from gateway.storage.e2b_store import PAUSED, E2bSandbox
 
 MESSAGE_LIMIT_BYTES = 4 * 1024 * 1024
 # A stream of input may pause for so long.
 _INPUT_TIMEOUT_S = 300.0
+# A message that arrives slowly is in memory meanwhile.
+_ARRIVING_OF_A_TENANT = 64
 _STREAM_INPUT = "/process.Process/StreamInput"
 
 
@@ -72,6 +76,7 @@ class EnvdCalls:
     def __init__(self, access: Access, lifecycle: Lifecycle) -> None:
         self._access = access
         self._lifecycle = lifecycle
+        self._arriving = Tally()
         self._endpoints = {
             **_endpoints(process_pb2.DESCRIPTOR.services_by_name["Process"], ProcessRpc()),
             **_endpoints(filesystem_pb2.DESCRIPTOR.services_by_name["Filesystem"], _Filesystem()),
@@ -150,7 +155,13 @@ class EnvdCalls:
             read_max_bytes=MESSAGE_LIMIT_BYTES,
             codecs=self._codecs,
         )
-        await app(scope, _watched(asked.request.receive, call, pause_s), asked.send)
+        tenant = call.sandbox.tenant
+        if self._arriving[tenant] >= _ARRIVING_OF_A_TENANT:
+            raise Overloaded("too many requests of this tenant are still arriving: try again", 1.0)
+        with contextlib.ExitStack() as arriving:
+            self._arriving.add(tenant)
+            arriving.callback(self._arriving.add, tenant, -1)
+            await app(scope, _watched(asked.request.receive, call, pause_s, arriving.close), asked.send)
 
     async def _metrics(self, call: EnvdCall, _request: object) -> Response:
         now_us = self._access.store.clock()
@@ -164,8 +175,8 @@ async def _envs(call: EnvdCall, _request: object) -> Response:
     return JSONResponse(dict(call.env))
 
 
-def _watched(receive: Receive, call: EnvdCall, pause_s: float) -> Receive:
-    """Return what receives a request whose pieces come in time, and says when the client leaves."""
+def _watched(receive: Receive, call: EnvdCall, pause_s: float, arrived: Callable[[], None]) -> Receive:
+    """Return what receives a request in time; it says when the request is whole, and when its client leaves."""
     whole = False
 
     async def received() -> Any:
@@ -178,6 +189,8 @@ def _watched(receive: Receive, call: EnvdCall, pause_s: float) -> Receive:
         if message["type"] == "http.disconnect":
             call.over.set()
         whole = whole or not message.get("more_body", False)
+        if whole:
+            arrived()
         return message
 
     return received

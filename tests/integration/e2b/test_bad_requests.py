@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import httpx2 as httpx
@@ -93,3 +94,26 @@ def test_a_request_to_a_sandbox(
     assert answer.status_code == status
     assert said in answer.text
     assert set(answer.json()) == {"code", "message"}
+
+
+async def test_requests_that_arrive_slowly_are_few(gateway: Listening, sandbox: Sandbox) -> None:
+    head = (
+        f"POST /e2b/process.Process/List HTTP/1.1\r\nHost: {gateway.http}\r\nContent-Type: application/json\r\n"
+        f"E2b-Sandbox-Id: {sandbox.sandbox_id}\r\nX-Access-Token: {sandbox._envd_access_token}\r\n"
+        "Content-Length: 2\r\n\r\n"
+    )
+    host, _, port = gateway.http.rpartition(":")
+    opened = [await asyncio.open_connection(host, int(port)) for _ in range(65)]
+    try:
+        for _, writer in opened:
+            writer.write(head.encode())
+        answers = {asyncio.create_task(reader.readline()) for reader, _ in opened}
+        async with asyncio.timeout(15):
+            done, waiting = await asyncio.wait(answers, return_when=asyncio.FIRST_COMPLETED)
+        assert [one.result().split()[1] for one in done] == [b"429"]
+        for _, writer in opened:
+            writer.write(b"{}")
+        assert {line.split()[1] for line in await asyncio.gather(*waiting)} == {b"200"}
+    finally:
+        for _, writer in opened:
+            writer.close()
