@@ -102,7 +102,7 @@ def _shown(model: ScriptedModelServer) -> Mapping[str, Any]:
 
 async def test_the_first_server_of_the_page_shouts(tmp_path: Path) -> None:
     program, configuration, rule = _blocks("python", "yaml")
-    commands = [line for block in _blocks("sh") for line in block.splitlines()]
+    commands = [line for block in _blocks("sh") for line in block.splitlines() if line.startswith("airlock ")]
     home = await asyncio.to_thread(make_home, tmp_path / "home")
     home.configure(**yaml.safe_load(configuration))
     policy = home.config.parent / "policies" / "default.yaml"
@@ -111,13 +111,12 @@ async def test_the_first_server_of_the_page_shouts(tmp_path: Path) -> None:
     outputs: list[str] = []
     with served(home) as gateway:
         env = {"AIRLOCK_ADDRESS": gateway.address, "AIRLOCK_API_KEY": home.key}
-        operator = {**env, "AIRLOCK_API_KEY": home.make_key("", "operate")}
         for line in commands:
             digest = next(iter(re.findall(r"digest ([0-9a-f]{64})", "".join(outputs))), "")
-            words = shlex.split(line.replace("DIGEST", digest).replace(" voice.py", f" {tmp_path}/voice.py"))[1:]
-            of = operator if words[0] == "mcp" else env
-            outputs.append((await asyncio.to_thread(airlock, *words, env=of, check=False)).stdout)
-    assert "`airlock mcp pins accept` accepts it" in outputs[1].replace("\n", " ")
+            typed = line.replace("DIGEST", digest).replace(" voice.py", f" {tmp_path}/voice.py")
+            words = shlex.split(typed.replace("airlock-data/airlock.yaml", str(home.config)))[1:]
+            outputs.append((await asyncio.to_thread(airlock, *words, env=env, check=False)).stdout)
+    assert "`airlock mcp pins accept` accepts them" in outputs[1].replace("\n", " ")
     assert "voice/shout" in outputs[2]
     assert outputs[-1].strip() == "HELLO"
 
