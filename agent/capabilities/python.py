@@ -69,7 +69,7 @@ class _Python:
 
     async def execute_python(self, asked: Any, context: ToolContext) -> ToolResult:
         if not asked.code and not asked.restart:
-            return ToolResult.error("code is missing; only a restart needs none")
+            return ToolResult.error("code is missing; it may be left out only with restart: true")
         done = await self.workspace.run_python(
             asked.code,
             interpreter=asked.context,

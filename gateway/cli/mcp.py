@@ -42,12 +42,15 @@ async def stdio(cli: GatewayCli, *, thread: InThread = "default") -> None:
 @pins.command("list")
 async def list_(
     cli: BackendCli,
-    server: Annotated[str, typer.Argument(metavar="[SERVER]", help="Show this server's tools whole.")] = "",
+    server: Annotated[
+        str,
+        typer.Argument(metavar="[SERVER]", help="Show only this server, with whole descriptions and schemas."),
+    ] = "",
     *,
     tenant: Tenant = "default",
     agent: Annotated[str, typer.Option(help="Filter by agent.")] = "",
 ) -> None:
-    """List the tools that servers showed, and whether they were accepted.
+    """List the tools of MCP servers as the gateway saw them, and whether they were accepted.
 
     A model reads the descriptions, and the server wrote them: look for instructions in them before you accept them.
     """
@@ -60,22 +63,23 @@ async def list_(
 async def accept(
     cli: BackendCli,
     server: Server,
-    digest: Annotated[str, typer.Argument(metavar="DIGEST", help="What `airlock mcp pins list` shows for the server.")],
+    digest: Annotated[str, typer.Argument(metavar="DIGEST", help="Digest that `airlock mcp pins list` prints.")],
     *,
     tenant: Tenant = "default",
     agent: Agent = "default",
 ) -> None:
-    """Offer the agent the tools that the server showed. Refused if it shows others by now."""
+    """Offer the agent the tools that `airlock mcp pins list` shows. Refused if the server has shown others since."""
     async with cli.admin() as admin:
         found = await admin.accept_mcp_pins(tenant, server, digest, agent=agent)
-    cli.show(found, f"accepted {len(found.tools)} tools of {found.server} for agent {found.agent}")
+    names = ", ".join(tool.name for tool in found.tools) or "none"
+    cli.show(found, f"accepted the tools of {found.server} for agent {found.agent}: {names}")
 
 
 @pins.command()
 def remove(
     cli: BackendCli, server: Server, *, tenant: Tenant = "default", agent: Agent = "default", yes: Yes = False
 ) -> None:
-    """Stop offering the tools of a server. The agent's next run sees it as for the first time."""
+    """Stop offering the tools of a server, as if the gateway had never seen it."""
     cli.confirm(f"Forget which tools of {server} were accepted for agent {agent}?", yes=yes)
 
     async def removed() -> McpServerPins:
@@ -88,7 +92,7 @@ def remove(
 
 def _show_all(servers: Sequence[McpServerPins], *, whole: bool) -> None:
     if not servers:
-        out.print("no server was seen yet: one is seen in the first run of its agent")
+        out.print("no MCP server was seen yet: the first run of its agent, or the first call of its tools, starts it")
     for one in servers:
         accepted = f", accepted by {one.accepted_by}" if one.accepted_by else ""
         out.print(f"agent {one.agent}, server {one.server}: {one.status}{accepted}", style="bold")

@@ -144,8 +144,10 @@ class _Checked:
         host = headers.get("host", "").lower()
         name = host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() else host
         if self._hosts and not self._hosts & {host, name} and not name.endswith(self._domains):
-            return refusal(421, "Misdirected request", f"Host {host!r} is not served here: see http.hosts")
+            why = f"Host {host!r} is not served here: if it should be, add it to http.hosts"
+            return refusal(421, "Misdirected request", why)
         origin = headers.get("origin", "").lower()
         if origin and origin not in self._origins and origin != f"{scope['scheme']}://{host}":
-            return refusal(403, "Origin refused", f"Origin {origin!r} may send no requests: see http.origins")
+            why = f"requests from Origin {origin!r} are refused: to allow them, add it to http.origins"
+            return refusal(403, "Origin refused", why)
         return None

@@ -197,7 +197,7 @@ class _Asked:
         body = parse(raw)
         if self.rule.body == "*":
             if not isinstance(body, dict):
-                raise InvalidArgument("the body is no JSON object")
+                raise InvalidArgument("the body is not a JSON object")
             tree = body
         elif self.rule.body:
             tree[self.rule.body] = body

@@ -43,7 +43,7 @@ def encoded(message: Message) -> str:
 def from_json(message: Message, value: object) -> None:
     """Fill a message from a JSON object; raises InvalidArgument."""
     if not isinstance(value, dict):
-        raise InvalidArgument("the body is no JSON object")
+        raise InvalidArgument("the body is not a JSON object")
     try:
         json_format.ParseDict(_taken(_type_of(message), value), message, max_recursion_depth=_DEPTH_LIMIT)
     except json_format.ParseError as error:
@@ -63,7 +63,7 @@ def parse(body: bytes) -> Any:
     try:
         return json.loads(body.decode()) if body.strip() else {}
     except (ValueError, RecursionError) as error:
-        raise InvalidArgument(f"the body is no JSON: {error}") from None
+        raise InvalidArgument(f"the body is not JSON: {error}") from None
 
 
 def set_field(tree: dict[str, Any], descriptor: Descriptor, path: str, values: list[str]) -> None:
@@ -76,12 +76,12 @@ def set_field(tree: dict[str, Any], descriptor: Descriptor, path: str, values: l
         descriptor = field.message_type
         tree = tree.setdefault(one, {})
         if not isinstance(tree, dict):
-            raise InvalidArgument(f"{one}: it is no JSON object")
+            raise InvalidArgument(f"{one}: it is not a JSON object")
     field = descriptor.fields_by_name.get(name)
     if field is None:
         raise InvalidArgument(f"{path}: there is no such field")
     if not field.is_repeated and len(values) > 1:
-        raise InvalidArgument(f"{path}: it is given {len(values)} times, and may be given once")
+        raise InvalidArgument(f"{path}: it is given {len(values)} times but may be given only once")
     converted = [_converted(field, value) for value in values]
     tree[name] = converted if field.is_repeated else converted[0]
 

@@ -107,8 +107,8 @@ class Authentication:
             caller = await self.certificates(context) if self.certificates is not None else None
             if caller is None:
                 raise Unauthenticated(
-                    "the request has no API key: send the metadata `authorization: Bearer KEY` (the CLI reads "
-                    "AIRLOCK_API_KEY)"
+                    "the request has no API key: send `authorization: Bearer KEY` as gRPC metadata or HTTP header (the "
+                    "CLI reads AIRLOCK_API_KEY)"
                 )
             return caller
         is_token = self.tokens is not None and secret.count(".") == _DOTS and not secret.startswith(PREFIX)

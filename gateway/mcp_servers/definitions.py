@@ -1,4 +1,4 @@
-"""What a server says of its tools, in the one form that is pinned and that a model is shown.
+"""The definitions of a server's tools, in the form that is pinned and that a model is shown.
 
 A description is untrusted text that a model reads, so the characters that hide or disguise text are made visible; a
 tool whose definition cannot be shown or checked is left out, with the reason.
@@ -97,13 +97,13 @@ def _definition(name: str, tool: Mapping[str, Any]) -> Definition:
         raise ValueError("its name is not one to 95 of A-Z a-z 0-9 _ . / -")
     description = tool.get("description") or tool.get("title") or name
     if not isinstance(description, str) or len(description) > _DESCRIPTION_LIMIT_CHARS:
-        raise ValueError(f"its description is no text of at most {_DESCRIPTION_LIMIT_CHARS:,} characters")
+        raise ValueError(f"its description is not a text of at most {_DESCRIPTION_LIMIT_CHARS:,} characters")
     schema = tool.get("inputSchema")
     if not isinstance(schema, Mapping) or schema.get("type") != "object":
         raise ValueError("its inputSchema is not that of an object")
     properties = schema.get("properties", {})
     if not isinstance(properties, Mapping) or not all(isinstance(one, Mapping) for one in properties.values()):
-        raise ValueError("its inputSchema has properties that are no schemas")
+        raise ValueError("its inputSchema has properties that are not schemas")
     parameters = _shown(schema, 0)
     assert isinstance(parameters, dict)  # noqa: S101 - it was a mapping
     if len(json.dumps(parameters)) > MAX_SCHEMA_CHARS:

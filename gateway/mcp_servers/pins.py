@@ -1,6 +1,6 @@
-"""Which definitions were accepted: pins, for operators and for the sessions that see them.
+"""Pins, the accepted definitions of tools: operators accept them, and sessions compare what servers show with them.
 
-A model is shown what was accepted and nothing else. A tool whose definition is another now is not called.
+A model is shown what was accepted and nothing else. A tool whose definition has changed is not called.
 """
 
 from __future__ import annotations
@@ -84,6 +84,6 @@ class PinAdmin:
 
 def _no_server(wanted: McpPins) -> NotFound:
     return NotFound(
-        f"nothing was seen of an MCP server {wanted.server[:64]!r} of agent {wanted.agent[:64]!r}: it is seen in the "
-        "first run of the agent"
+        f"the gateway has not seen an MCP server {wanted.server[:64]!r} of agent {wanted.agent[:64]!r}: the first "
+        "run of the agent, or the first call of one of its tools, starts it"
     )

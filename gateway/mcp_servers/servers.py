@@ -1,7 +1,7 @@
 """The tools of agents' MCP servers, and the sessions behind them: one for each thread, agent and server.
 
-What a model is shown comes from the pins, so a server is started by the first call of one of its tools; one of which
-nothing was ever seen is started by the first run. A session whose sandbox was stopped is begun again by the next call.
+What a model is shown comes from the pins, so a server is started only by the first call of one of its tools. A server
+that was never seen is started by the first run. If a sandbox was stopped, the next call begins a new session.
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ class McpServers:
         tools, problems = await self._tools(place, servers)
         if all(tool.name != name for tool in tools):
             why = problems.get(servers[0].name) or (
-                "it has no tool of this name that the operator accepted; `airlock mcp pins list` shows what it has, "
-                "and `airlock mcp pins accept` accepts it"
+                "it has no tool of this name that the operator accepted: `airlock mcp pins list` shows its tools, and "
+                "`airlock mcp pins accept` accepts them"
             )
             tools.append(_absent(name, f"the MCP server {servers[0].name}: {why}"))
         return Toolbox(tools)

@@ -1,7 +1,7 @@
-"""Reads the frames of an interpreter. Tool code can write there too, so nothing but the bounds is relied on.
+"""Reads the frames of an interpreter. Tool code can write to the same stream, so only the limits are relied on.
 
-Whatever comes, it can only make up the result of its own cell: every count and size is checked, and a frame of another
-cell is passed over. What is not understood raises BadFrames, after which the interpreter is of no use.
+Forged frames can at most falsify the result of their own cell: every count and size is checked, and frames of other
+cells are skipped. Anything else raises BadFrames, after which the interpreter cannot be used any more.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class CellFrames:
         header = _HEADER.match(self._buffer)
         if header is None:
             if len(self._buffer) > _HEADER_LIMIT_BYTES or b"\n" in self._buffer:
-                raise BadFrames("it sent something that is no frame")
+                raise BadFrames("it sent something that is not a frame")
             return None
         kind, cell, size = header[1].decode(), header[2], int(header[3])
         end = header.end() + size
@@ -183,9 +183,9 @@ def _values(payload: bytes) -> dict[str, Any]:
     try:
         said = json.loads(payload.decode("utf-8", "replace"))
     except (ValueError, RecursionError) as error:
-        raise BadFrames("it sent something that is no JSON") from error
+        raise BadFrames("it sent something that is not JSON") from error
     if not isinstance(said, dict):
-        raise BadFrames("it sent something that is no JSON object")
+        raise BadFrames("it sent something that is not a JSON object")
     return said
 
 

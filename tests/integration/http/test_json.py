@@ -92,8 +92,8 @@ async def test_a_scope_that_is_missing_is_named(gateway: Listening) -> None:
 @pytest.mark.parametrize(
     "path, body, said",
     [
-        ("/v1/tools/execute:call", b"{", "the body is no JSON"),
-        ("/v1/tools/execute:call", b"[]", "no JSON object"),
+        ("/v1/tools/execute:call", b"{", "the body is not JSON"),
+        ("/v1/tools/execute:call", b"[]", "not a JSON object"),
         (
             "/v1/tools/execute:call",
             b'{"threat": "t"}',
@@ -104,12 +104,12 @@ async def test_a_scope_that_is_missing_is_named(gateway: Listening) -> None:
         ("/v1/tools/execute:call?thread=t", b"{}", "takes no query string"),
         ("/v1/runs", b'{"task": ""}', "task: between 1 and"),
         ("/v1/toolCalls/x:cancel", b"{}", "takes no body"),
-        ("/v1/tools/execute:call", b'{"arguments": ' + b"[" * 90_000, "the body is no JSON"),
-        ("/v1/tools/execute:call", '{"thread": "t"}'.encode("utf-16"), "the body is no JSON"),
+        ("/v1/tools/execute:call", b'{"arguments": ' + b"[" * 90_000, "the body is not JSON"),
+        ("/v1/tools/execute:call", '{"thread": "t"}'.encode("utf-16"), "the body is not JSON"),
         ("/v1/tools/execute:call", b'{"\\ud800": 1}', "no such field"),
-        ("/v1/tools/execute:stream", b'"x"', "call: it is no JSON object"),
-        ("/v1/threads/t/programs:run", b'{"run": "x"}', "run: it is no JSON object"),
-        ("/v1/threads/t/programs:run", b'{"run": {"program": null}}', "program: it is no JSON object"),
+        ("/v1/tools/execute:stream", b'"x"', "call: it is not a JSON object"),
+        ("/v1/threads/t/programs:run", b'{"run": "x"}', "run: it is not a JSON object"),
+        ("/v1/threads/t/programs:run", b'{"run": {"program": null}}', "program: it is not a JSON object"),
     ],
 )
 async def test_what_is_no_request_is_named_in_one_line(gateway: Listening, path: str, body: bytes, said: str) -> None:
@@ -127,7 +127,7 @@ async def test_violations_name_their_fields(gateway: Listening) -> None:
     assert answer.json()["violations"] == [{"field": "page_size", "message": "between 0 and 200"}]
     async with gateway.client() as client:
         assert "no such field" in (await client.get("/v1/runs", params={"sort": "x"})).json()["detail"]
-        assert "may be given once" in (await client.get("/v1/runs?agent=a&agent=b")).json()["detail"]
+        assert "may be given only once" in (await client.get("/v1/runs?agent=a&agent=b")).json()["detail"]
 
 
 async def test_a_body_that_is_too_large_is_refused(gateway: Listening) -> None:

@@ -54,7 +54,7 @@ for _ in range(50):
         (tool(description="x" * 8_001), "its description"),
         (tool(inputSchema={"type": "string"}), "not that of an object"),
         (tool(inputSchema=None), "not that of an object"),
-        (tool(inputSchema={"type": "object", "properties": {"a": True}}), "no schemas"),
+        (tool(inputSchema={"type": "object", "properties": {"a": True}}), "not schemas"),
         (tool(inputSchema={"type": "object", "properties": {"a\u200b": {}}}), "cannot be shown"),
         (tool(inputSchema={"type": "object", "enum": ["a\x00"]}), "cannot be shown"),
         (tool(inputSchema={"type": "object", **NESTED}), "nested deeper"),
