@@ -1,7 +1,7 @@
 """The operations of the deepagents backend, each as tool calls and file calls on a thread.
 
-What the model can act on (no such file, a denial, a call that waits for an approval) is a result that says so; that the
-gateway or the sandbox is lost is raised.
+What the model can act on (no such file, a denial, a call that waits for an approval) is a result that says so. The loss
+of the gateway or the sandbox is an exception.
 """
 
 import asyncio

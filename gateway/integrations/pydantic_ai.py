@@ -5,7 +5,7 @@
     )
 
 `AirlockWorkspace` is what tools reach as `ctx.workspace`, `AirlockTools` are the tools that the gateway runs in the
-sandbox, `JudgedTools` are tools of your own: they run in your process, once the policy lets them.
+sandbox, `JudgedTools` are tools of your own: they run in your process if the policy allows it.
 
 AIRLOCK_ADDRESS and AIRLOCK_API_KEY name the gateway and the key, unless a client is given. See docs/integrations.md.
 

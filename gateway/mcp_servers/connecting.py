@@ -1,7 +1,7 @@
 """How sessions begin: a program is started in the thread's sandbox, or an address is connected to through its door.
 
-A program is started as a background process of a service is: judged by policy as the command line that it is, confined
-by the thread's file rules, journaled and audited.
+A program is started like a background process of a service: the policy judges its command line, the thread's file rules
+confine it, and the journal and the audit record it.
 """
 
 from __future__ import annotations

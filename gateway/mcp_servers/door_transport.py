@@ -1,4 +1,4 @@
-"""The messages of a server over HTTP, through the network door of the thread's sandbox.
+"""Messages to and from a server over HTTP, through the door of the thread's sandbox.
 
 Each connection is judged, resolved, limited and recorded as those of the thread's tool code are. A credential is a
 placeholder here too; the door puts the secret in.

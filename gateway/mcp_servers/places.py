@@ -1,4 +1,4 @@
-"""Where an agent's servers are used: a thread with its sandbox, and the session that calls in it share."""
+"""Where an agent's servers are used: a thread with its sandbox, and the session that its calls share."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The messages of a server that runs as a background process of its thread's sandbox: one JSON text a line.
+"""Messages to and from a server that is a background process of its thread's sandbox: one JSON text per line.
 
-Output is read only while requests are under way, so an idle server does not keep its sandbox from being stopped.
+Output is read only while requests are in progress, so an idle server does not keep its sandbox running.
 """
 
 from __future__ import annotations

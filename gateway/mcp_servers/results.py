@@ -1,4 +1,4 @@
-"""What a server's tool gave back, as the result of a tool call: text stays text, everything else becomes files."""
+"""Turns the answer of a server's tool into the result of a tool call: text stays text, all else becomes files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One session with one server: agreed on, its tools listed, calls made, until its connection ends.
+"""One session with one server: it agrees on a revision, lists the tools, and makes calls until the connection ends.
 
 A task of the session owns the connection, because the library's contexts must be left by the task that entered them.
 """

@@ -1,6 +1,6 @@
-"""What a server may send, whatever its transport: so much while requests are under way, and nothing counts otherwise.
+"""Limits on what a server may send, over any transport. They count only while requests are in progress.
 
-A server that sends more is not read any further, and its session ends. Only what a session acts on is passed to it.
+If a server sends more, reading stops and its session ends. A session gets only the messages that it acts on.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What an interpreter is asked to run, and what came of it. Everything in a result is the sandbox's word, in bounds."""
+"""What an interpreter is asked to run, and its result. The sandbox made the result: only its size can be relied on."""
 
 from __future__ import annotations
 

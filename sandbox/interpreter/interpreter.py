@@ -1,8 +1,8 @@
 """Runs cells in the interpreter of a context: a background process of the sandbox, started when it is first needed.
 
-A call does nothing about an interpreter but find its process, by an id that says which file rules it runs under. So one
-that was started under other rules is never used: it is ended, and the next one starts under those that hold now. And a
-gateway that was restarted, or another one on the engine, knows as much as this one.
+A call finds the interpreter's process by its id, which encodes the file rules that it runs under. An interpreter that
+was started under other rules is therefore never used: it is ended, and a new one starts under the current rules.
+Nothing else is remembered, so a restarted gateway, or another one on the engine, can use the same interpreter.
 """
 
 from __future__ import annotations
