@@ -87,9 +87,10 @@ async def address() -> AsyncIterator[str]:
 
     face = McpFace(cast(Calls, _Tools()), Authorization(anyone))
     bound = bind("127.0.0.1:0", shared=False)
+    address = address_of(bound, "127.0.0.1:0")  # the listener takes the socket over
     app = make_app(face.routes(), HttpSettings(), loopback=True)
     async with face.running(), HttpListener(app, bound, resolve=Path).serving():
-        yield address_of(bound, "127.0.0.1:0")
+        yield address
 
 
 @pytest.mark.parametrize("revision", [LEGACY, MODERN])
