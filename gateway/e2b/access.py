@@ -103,12 +103,12 @@ class Access:
             self._cache.pop(sandbox_id, None)
             found = await self.store.get(sandbox_id) if 0 < len(sandbox_id) <= 64 else None
             if found is None:
-                raise Gone(sandbox_id)
+                raise Gone.of(sandbox_id)
             if len(self._cache) >= _CACHE_LIMIT:
                 self._cache.clear()
             self._cache[sandbox_id] = (self.clock() + _CACHE_S, found)
         if found.ends_us is not None and found.ends_us <= self.store.clock():
-            raise Gone(sandbox_id, "its time is over")
+            raise Gone.of(sandbox_id, "its time is over")
         return found
 
     def forget(self, sandbox_id: str) -> None:

@@ -147,7 +147,7 @@ async def _events(call: EnvdCall, arguments: Mapping[str, Any]) -> AsyncGenerato
                         stream, data = taken.result()
                         yield {"type": stream, "text": data.decode("utf-8", "replace"), "timestamp": time.time_ns()}
                     elif over.done():
-                        raise Gone(call.sandbox.id)
+                        raise Gone.of(call.sandbox.id)
                     elif not running.done():
                         yield {"type": "keepalive"}
                 finally:

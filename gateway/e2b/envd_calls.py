@@ -143,7 +143,7 @@ class EnvdCalls:
     @staticmethod
     def _refuse_paused(sandbox: E2bSandbox) -> None:
         if sandbox.state == PAUSED:
-            raise Gone(sandbox.id, "it is paused; connect to it to resume it")
+            raise Gone.of(sandbox.id, "it is paused; connect to it to resume it")
 
     async def _serve_rpc(self, asked: ToSandbox, call: EnvdCall) -> None:
         scope = {**asked.request.scope, "path": asked.path, "root_path": ""}

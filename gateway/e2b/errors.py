@@ -1,6 +1,7 @@
 """Errors as E2B's SDKs read them: {"code", "message"} from HTTP, and a code and a message from Connect."""
 
 from collections.abc import Mapping
+from typing import Self
 
 from starlette.responses import JSONResponse
 
@@ -40,8 +41,9 @@ _CODE: Mapping[type[AirlockError], str] = {
 class Gone(Unavailable):
     """The sandbox was killed, is paused, or never was: what E2B's proxy says with 502. The SDKs know its words."""
 
-    def __init__(self, sandbox_id: str, why: str = "") -> None:
-        super().__init__(f"The sandbox {sandbox_id[:64]!r} was not found{why and ': '}{why}")
+    @classmethod
+    def of(cls, sandbox_id: str, why: str = "") -> Self:
+        return cls(f"The sandbox {sandbox_id[:64]!r} was not found{why and ': '}{why}")
 
 
 class NoCounterpart(AirlockError, code="UNIMPLEMENTED"):
