@@ -6,7 +6,7 @@ browser send requests to a gateway on loopback. An answer that its peer does not
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import grpc.aio
 import structlog
@@ -20,24 +20,16 @@ from airlock.wire import error_of
 from gateway.config.http_settings import HttpSettings
 from gateway.errors import AirlockError, Internal, Unavailable
 from gateway.http.problems import problem, refusal
-from gateway.serving.incoming import SEND_S
+from gateway.serving.incoming import send_limit_s
 
 log = structlog.get_logger(__name__)
 _PIECE_BYTES = 256 * 1024
-_SLOWEST_BYTES_A_SECOND = 64 * 1024
 _LOOPBACK = ("localhost", "*.localhost", "127.0.0.1", "[::1]")
 _STOPPED = "the gateway shut down before the call ended: what it did may or may not be there"
 Scope = Any
 Receive = Callable[[], Awaitable[Any]]
 Send = Callable[[Any], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
-
-
-class Face(Protocol):
-    """A protocol that the listener carries, such as JSON or MCP."""
-
-    def routes(self) -> Sequence[BaseRoute]:
-        """Return its routes."""
 
 
 def make_app(routes: Sequence[BaseRoute], settings: HttpSettings, *, loopback: bool) -> App:
@@ -122,7 +114,7 @@ async def _send_in_time(send: Send, message: Any) -> None:
     pieces = [body[at : at + _PIECE_BYTES] for at in range(0, len(body), _PIECE_BYTES)] or [b""]
     for number, piece in enumerate(pieces, start=1):
         part = {**message, "body": piece, "more_body": number < len(pieces) or message.get("more_body", False)}
-        async with asyncio.timeout(SEND_S + len(piece) / _SLOWEST_BYTES_A_SECOND):
+        async with asyncio.timeout(send_limit_s(len(piece))):
             await send(part if message["type"] == "http.response.body" else message)
 
 

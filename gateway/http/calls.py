@@ -10,6 +10,7 @@ from starlette.requests import ClientDisconnect, Request
 from gateway.client import Client
 from gateway.errors import Cancelled, DeadlineExceeded, TooLarge
 from gateway.serving.in_process import Channel, InProcessServices, Metadata, Origin
+from gateway.serving.limits import peer_at
 from gateway.support.heavy_work import HeavyWork
 
 BODY_LIMIT_BYTES = 4 * 1024 * 1024
@@ -46,11 +47,7 @@ class Calls:
 def origin_of(request: Request) -> Origin:
     """Return where a request comes from, written as grpc writes peers."""
     certificate = getattr(request.state, "certificate", None)
-    if request.client is None:
-        peer = "unix:"
-    else:
-        host, port = request.client.host, request.client.port
-        peer = f"ipv6:[{host}]:{port}" if ":" in host else f"ipv4:{host}:{port}"
+    peer = "unix:" if request.client is None else peer_at(*request.client)
     return Origin(peer, {} if certificate is None else {"x509_pem_cert": (certificate,)})
 
 

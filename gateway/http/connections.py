@@ -13,7 +13,7 @@ import structlog
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from gateway.errors import Overloaded
-from gateway.serving.limits import AnonymousConnections, Ends
+from gateway.serving.limits import AnonymousConnections, Ends, peer_at
 
 log = structlog.get_logger(__name__)
 HEAD_TIMEOUT_S = 20.0
@@ -37,10 +37,8 @@ class CountingSocket(socket.socket):
     def accept(self) -> tuple[socket.socket, Any]:
         """Return a connection and its address; ConnectionAbortedError, which asyncio ignores, if it is one too many."""
         accepted, address = super().accept()
-        host, port = address[:2]
-        peer = f"ipv6:[{host}]:{port}" if ":" in host else f"ipv4:{host}:{port}"
         try:
-            return _Counted(accepted, self._counted.one(peer)), address
+            return _Counted(accepted, self._counted.one(peer_at(*address[:2]))), address
         except Overloaded:
             with accepted, contextlib.suppress(OSError):
                 accepted.setblocking(False)

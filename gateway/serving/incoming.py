@@ -106,6 +106,11 @@ class Reads:
             self._set_timer()
 
 
+def send_limit_s(size_bytes: int, send_s: float = SEND_S) -> float:
+    """Return how long a peer may take to read an answer."""
+    return send_s + size_bytes / _SLOWEST_BYTES_A_SECOND
+
+
 class SendTimeouts:
     """Cancels RPCs whose peer does not read the answer."""
 
@@ -117,7 +122,7 @@ class SendTimeouts:
     def begin(self, size_bytes: int) -> Callable[[], object]:
         """Cancel the RPC of this task unless the returned function is called in time: when the answer was sent."""
         loop, task = asyncio.get_running_loop(), call_task()
-        self._sending[task] = loop.time() + self.send_s + size_bytes / _SLOWEST_BYTES_A_SECOND
+        self._sending[task] = loop.time() + send_limit_s(size_bytes, self.send_s)
         if self._timer is None:
             self._timer = loop.call_later(self.send_s, self._look, context=contextvars.Context())
         return partial(self._sending.pop, task, None)

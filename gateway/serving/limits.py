@@ -144,6 +144,11 @@ class OpenRpcs:
         self._open.add(tenant, number)
 
 
+def peer_at(host: str, port: int) -> str:
+    """Return an address as grpc names peers."""
+    return f"ipv6:[{host}]:{port}" if ":" in host else f"ipv4:{host}:{port}"
+
+
 def host_of(peer: str) -> str:
     """Return the address of a peer, as grpc names it, without its port; for IPv6 its network."""
     kind, _, rest = peer.partition(":")
