@@ -33,10 +33,11 @@ _SCOPES = ("tool", "run")
 
 @dataclass(frozen=True)
 class KeyHolder:
-    """The caller of the REST face, and a client that makes calls for it."""
+    """The caller of the REST face, and a client that makes calls for it. `shown` is how the audit names the caller."""
 
     tenant: Tenant
     key_id: str
+    shown: str
     client: InProcessClient
 
 
@@ -67,7 +68,8 @@ class Access:
             raise Unauthenticated(
                 "X-API-Key: an Airlock API key is expected; a token cannot hold a sandbox's own token"
             )
-        return KeyHolder(tenant, who.caller.key_id, InProcessClient(self.services.channel(origin), key))
+        client = InProcessClient(self.services.channel(origin), key)
+        return KeyHolder(tenant, who.caller.key_id, who.caller.shown, client)
 
     async def token_holder(self, request: Request, sandbox: E2bSandbox) -> tuple[Tenant, InProcessClient]:
         """Return the tenant of the caller of envd's face, and a client for it. Raises Unauthenticated."""

@@ -106,8 +106,8 @@ class Lifecycle:
         if paused:
             await self.resume(who.client, sandbox, ends_us)
         else:
-            await self.store.set_end(sandbox_id, ends_us, later_only=True)
-        await self.store.hold(sandbox_id, who.key_id)
+            await self.store.set_end(sandbox, ends_us, who.shown, later_only=True)
+        await self.store.hold(sandbox, who.key_id, who.shown)
         return await self.owned(who, sandbox_id), paused
 
     async def resume(self, client: InProcessClient, sandbox: E2bSandbox, ends_us: int) -> None:
@@ -131,7 +131,7 @@ class Lifecycle:
 
     async def set_timeout(self, who: KeyHolder, sandbox_id: str, timeout_s: int) -> None:
         sandbox = await self.owned(who, sandbox_id)
-        if not await self.store.set_end(sandbox.id, self.store.clock() + timeout_s * 1_000_000):
+        if not await self.store.set_end(sandbox, self.store.clock() + timeout_s * 1_000_000, who.shown):
             raise Conflict(f"sandbox {sandbox_id!r} is paused: connect to it to resume it")
         self.access.forget(sandbox_id)
 

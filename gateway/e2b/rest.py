@@ -163,9 +163,8 @@ class RestFace:
     async def refresh(self, request: Request, who: KeyHolder) -> Response:
         body = await asked.read_body(asked.Refresh, request)
         sandbox = await self._owned(request, who)
-        await self.access.store.set_end(
-            sandbox.id, self.access.store.clock() + body.duration * 1_000_000, later_only=True
-        )
+        ends_us = self.access.store.clock() + body.duration * 1_000_000
+        await self.access.store.set_end(sandbox, ends_us, who.shown, later_only=True)
         self.access.forget(sandbox.id)
         return Response(status_code=204)
 
@@ -173,7 +172,7 @@ class RestFace:
         body = await asked.read_body(asked.NetworkBody, request)
         sandbox = await self._owned(request, who)
         egress = egress_of(who.tenant, None, body)
-        await self.access.store.set_option(sandbox.id, OPTION, egress)
+        await self.access.store.set_option(sandbox, OPTION, egress, who.shown)
         self.access.forget(sandbox.id)
         return Response(status_code=204)
 
