@@ -165,7 +165,6 @@ class RestFace:
         sandbox = await self._owned(request, who)
         ends_us = self.access.store.clock() + body.duration * 1_000_000
         await self.access.store.set_end(sandbox, ends_us, who.shown, later_only=True)
-        self.access.forget(sandbox.id)
         return Response(status_code=204)
 
     async def set_network(self, request: Request, who: KeyHolder) -> Response:
@@ -173,7 +172,6 @@ class RestFace:
         sandbox = await self._owned(request, who)
         egress = egress_of(who.tenant, None, body)
         await self.access.store.set_option(sandbox, OPTION, egress, who.shown)
-        self.access.forget(sandbox.id)
         return Response(status_code=204)
 
     async def metrics(self, request: Request, who: KeyHolder) -> Response:

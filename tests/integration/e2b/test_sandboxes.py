@@ -208,3 +208,14 @@ async def test_killing_a_sandbox_deletes_its_thread(connection: Connection, gate
     async with Client(gateway.address, gateway.key) as client:
         with pytest.raises(NotFound):
             await client.get_thread(f"e2b-{sandbox.sandbox_id}")
+
+
+async def test_a_deleted_thread_is_not_made_again_by_its_sandbox(connection: Connection, gateway: Listening) -> None:
+    sandbox = Sandbox.create(**connection)
+    sandbox.files.write("file", "text")
+    async with Client(gateway.address, gateway.key) as client:
+        await client.delete_thread(f"e2b-{sandbox.sandbox_id}")
+        with pytest.raises(TimeoutException, match="was not found"):
+            sandbox.files.write("file", "text")
+        with pytest.raises(NotFound):
+            await client.get_thread(f"e2b-{sandbox.sandbox_id}")
