@@ -12,7 +12,7 @@ from connectrpc.code import Code
 from connectrpc.errors import ConnectError
 from connectrpc.request import RequestContext
 
-from gateway.e2b.errors import connect_code, said
+from gateway.e2b.errors import connect_code, known, said
 from gateway.e2b.open_streams import OpenStreams
 from gateway.errors import AirlockError, PermissionDenied, Unauthenticated
 from gateway.http.calls import InProcessClient
@@ -87,8 +87,10 @@ def unary(
         try:
             check_authorization(context.request_headers.get("authorization"))
             return await method(call, request, context)
-        except AirlockError as error:
-            raise of_connect(error) from error
+        except ConnectError:
+            raise
+        except Exception as error:
+            raise of_connect(known(error)) from error
 
     return rpc
 
@@ -107,8 +109,10 @@ def streaming(
             with call.streams.opened(call.sandbox.id, call.over):
                 async for answer in method(call, request, context):
                     yield answer
-        except AirlockError as error:
-            raise of_connect(error) from error
+        except ConnectError:
+            raise
+        except Exception as error:
+            raise of_connect(known(error)) from error
 
     return rpc
 

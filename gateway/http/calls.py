@@ -4,11 +4,12 @@ import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import unquote
 
 from starlette.requests import ClientDisconnect, Request
 
 from gateway.client import Client
-from gateway.errors import Cancelled, DeadlineExceeded, TooLarge
+from gateway.errors import Cancelled, DeadlineExceeded, InvalidArgument, TooLarge
 from gateway.serving.in_process import Channel, InProcessServices, Metadata, Origin
 from gateway.serving.limits import peer_at
 from gateway.support.heavy_work import HeavyWork
@@ -56,6 +57,14 @@ def metadata_of(request: Request) -> Metadata:
     headers = request.headers
     credential = [("authorization", value) for value in headers.getlist("authorization")[:1]]
     return (*credential, *((name, headers[name]) for name in _TRACE if name in headers))
+
+
+def unquoted(part: str) -> str:
+    """Return a part of a path, decoded; raises InvalidArgument."""
+    try:
+        return unquote(part, errors="strict")
+    except UnicodeDecodeError:
+        raise InvalidArgument(f"the path has {part[:128]!r}, which is not UTF-8 once it is decoded") from None
 
 
 def bearer_of(request: Request) -> str:
