@@ -1,7 +1,7 @@
 """Calls of the services with the credential of an HTTP request, its address and its certificate."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote
@@ -85,12 +85,15 @@ async def body_of(request: Request, limit_bytes: int = BODY_LIMIT_BYTES) -> byte
     return b"".join(parts)
 
 
-async def pieces_of(request: Request) -> AsyncIterator[bytes]:
-    """Yield the body of a request as it arrives; raises DeadlineExceeded if it stalls, Cancelled if the peer leaves."""
+async def pieces_of(request: Request, may_pause: Callable[[], bool] = lambda: False) -> AsyncIterator[bytes]:
+    """Yield the body of a request as it arrives; raises DeadlineExceeded if it stalls, Cancelled if the peer leaves.
+
+    While it `may_pause`, the next piece may take any time.
+    """
     stream = aiter(request.stream())
     while True:
         try:
-            async with asyncio.timeout(BODY_TIMEOUT_S):
+            async with asyncio.timeout(None if may_pause() else BODY_TIMEOUT_S):
                 part = await anext(stream, None)
         except TimeoutError:
             raise DeadlineExceeded("the body of the request did not arrive in time") from None
