@@ -6,7 +6,7 @@ A request has the sandbox's access token; a file's may have a URL that was signe
 import asyncio
 import contextlib
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
 from typing import Any
 
@@ -85,7 +85,7 @@ class EnvdCalls:
             **_endpoints(filesystem_pb2.DESCRIPTOR.services_by_name["Filesystem"], _Filesystem()),
         }
         self._codecs = [_CheckedCodec(codec) for codec in google_protobuf_codecs()]
-        self._plain: Mapping[tuple[str, str], Callable[..., Awaitable[Response]]] = {
+        self._plain: Mapping[tuple[str, str], Callable[..., Coroutine[Any, Any, Response]]] = {
             ("GET", "/files"): file_transfer.download,
             ("POST", "/files"): file_transfer.upload,
             ("GET", "/envs"): _envs,
@@ -113,7 +113,8 @@ class EnvdCalls:
             )
         sandbox = await self._access.sandbox(asked.sandbox_id)
         if asked.port == CODE_PORT:
-            return await code_interpreter.answered(await self._call(asked, sandbox), request, asked.path)
+            call = await self._call(asked, sandbox)
+            return await call.while_there(code_interpreter.answered(call, request, asked.path))
         if asked.path == "/health" and request.method == "GET":
             self._refuse_paused(sandbox)
             return Response(status_code=204)
@@ -123,7 +124,7 @@ class EnvdCalls:
         plain = self._plain.get((request.method, asked.path))
         if plain is None:
             raise NoCounterpart(f"{request.method} {asked.path[:128]}: this part of envd has no counterpart in Airlock")
-        return await plain(call, request)
+        return await call.while_there(plain(call, request))
 
     async def _call(self, asked: ToSandbox, sandbox: E2bSandbox) -> EnvdCall:
         request = asked.request
@@ -139,7 +140,7 @@ class EnvdCalls:
                 self._refuse_paused(sandbox)
             timeout_us = int(sandbox.options.get("timeout_s", 0)) * 1_000_000
             await self._lifecycle.resume(client, sandbox, self._access.store.clock() + timeout_us)
-        return EnvdCall(sandbox, client, self._lifecycle.streams)
+        return EnvdCall(sandbox, client, self._lifecycle.streams, request.state.gone)
 
     @staticmethod
     def _refuse_paused(sandbox: E2bSandbox) -> None:

@@ -21,7 +21,15 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from gateway.errors import Cancelled, DeadlineExceeded, InvalidArgument, Overloaded, ScopeMissing, TooLarge, Unauthenticated
+from gateway.errors import (
+    Cancelled,
+    DeadlineExceeded,
+    InvalidArgument,
+    Overloaded,
+    ScopeMissing,
+    TooLarge,
+    Unauthenticated,
+)
 from gateway.http.app import App, Receive, Scope, Send
 from gateway.http.calls import Calls, body_of, unquoted
 from gateway.http.json_messages import refuse_many_parts

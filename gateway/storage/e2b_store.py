@@ -1,7 +1,7 @@
 """The threads that E2B's SDKs see as sandboxes. A row goes with its thread.
 
-What a caller changes here and nowhere else is in the audit. Creating, pausing, resuming and killing change a thread too,
-whose records say so.
+What a caller changes here and nowhere else is in the audit. Creating, pausing, resuming and killing change a thread
+too, whose records say so.
 """
 
 import json

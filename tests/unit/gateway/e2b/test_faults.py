@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from types import SimpleNamespace
 from typing import Any
@@ -47,7 +48,7 @@ async def test_a_fault_in_a_request(method: str, headers: dict[bytes, bytes]) ->
 
 async def test_a_fault_in_a_call_to_a_sandbox() -> None:
     sandbox: Any = SimpleNamespace(id="i1")
-    call = EnvdCall(sandbox, BROKEN, OpenStreams())
+    call = EnvdCall(sandbox, BROKEN, OpenStreams(), asyncio.Event())
     context: Any = SimpleNamespace(request_headers={})
 
     async def stream(*_given: object) -> Any:
