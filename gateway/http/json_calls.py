@@ -9,6 +9,8 @@ import contextlib
 import json
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from operator import not_
 from typing import Any, TypeVar
 
 import grpc.aio
@@ -219,7 +221,7 @@ async def lines_of(request: Request) -> AsyncIterator[bytes]:
     stream counts in admission. A line that has begun must arrive, since it is in memory.
     """
     line = bytearray()
-    async for piece in pieces_of(request, lambda: not line):
+    async for piece in pieces_of(request, partial(not_, line)):
         *ends, rest = piece.split(b"\n")
         for end in ends:
             yield bytes(line + end)
