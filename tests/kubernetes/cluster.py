@@ -9,7 +9,7 @@ import json
 import socket
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
@@ -21,26 +21,52 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from tests.kubernetes import kinds
 from tests.kubernetes.access import ADMIN, Access, User, service_account
 from tests.kubernetes.api_server import ApiServer
+from tests.kubernetes.containers import Image
 from tests.kubernetes.deletion import collect_garbage
 from tests.kubernetes.faults import Fault, Faults
 from tests.kubernetes.kinds import BY_NAME, Kind
+from tests.kubernetes.kubelet import Kubelet
+from tests.kubernetes.nodes import Nodes
+from tests.kubernetes.pod_run import Node
 from tests.kubernetes.requests import Target
+from tests.kubernetes.scheduler import place_pods
 from tests.kubernetes.store import Made, Store
+from tests.kubernetes.volumes import Volumes
 
 P = ParamSpec("P")
 T = TypeVar("T")
 _START_S = 30
 
 
+def storage_class(name: str, *, default: bool = True, binding: str = "WaitForFirstConsumer") -> dict[str, Any]:
+    """Return a class whose volumes are directories of this machine."""
+    marked = {"storageclass.kubernetes.io/is-default-class": "true"} if default else {}
+    about = {"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "provisioner": "directories.test"}
+    return {**about, "metadata": {"name": name, "annotations": marked}, "volumeBindingMode": binding}
+
+
+_SNAPSHOT_CLASS = {
+    "apiVersion": "snapshot.storage.k8s.io/v1",
+    "kind": "VolumeSnapshotClass",
+    "metadata": {"name": "standard"},
+    "driver": "directories.test",
+    "deletionPolicy": "Delete",
+}
+
+
 class Cluster:
     """A cluster that runs. Its methods may be called from any thread but its own."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, images: Mapping[str, Image]) -> None:
         self.directory = directory
         self.store = Store()
         self.access = Access(self.store)
         self.faults = Faults()
-        self.api = ApiServer(self.store, self.access, self.faults)
+        self.images = dict(images)
+        """What is run for each image; one that is not there cannot be pulled."""
+        self._kubelet = Kubelet(Node(self.store, self.access, self.images, directory))
+        self.nodes = Nodes(self.store, self._kubelet)
+        self.api = ApiServer(self.store, self.access, self.faults, self._kubelet.log)
         self.port = 0
         self._authority = trustme.CA(key_type=trustme.KeyType.ECDSA)
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -162,7 +188,7 @@ class Cluster:
         listener = socket.create_server(("127.0.0.1", 0))
         self.port = listener.getsockname()[1]
         server = uvicorn.Server(self._uvicorn())
-        tasks = [asyncio.create_task(task) for task in self.controllers()]
+        tasks = [asyncio.create_task(task) for task in self._controllers()]
         serving = asyncio.create_task(server.serve(sockets=[listener]))
         while not server.started:
             await asyncio.sleep(0.005)
@@ -172,13 +198,19 @@ class Cluster:
         for task in tasks:
             task.cancel()
         ended = await asyncio.gather(*tasks, serving, return_exceptions=True)
-        failures = [error for error in ended if isinstance(error, Exception)]
+        failures = [error for error in (*ended, *self._kubelet.failures) if isinstance(error, Exception)]
         if failures:
             raise failures[0]
 
-    def controllers(self) -> Sequence[Any]:
+    def _controllers(self) -> list[Coroutine[Any, Any, None]]:
         """Return what runs beside the API."""
-        return [collect_garbage(self.store), _give_accounts(self.store, self.api)]
+        return [
+            collect_garbage(self.store),
+            _give_accounts(self.store, self.api),
+            place_pods(self.store),
+            Volumes(self.store, self.directory).run(),
+            self._kubelet.run(),
+        ]
 
     def _uvicorn(self) -> uvicorn.Config:
         certificate = self._authority.issue_cert("127.0.0.1", "localhost", key_type=trustme.KeyType.ECDSA)
@@ -210,10 +242,10 @@ async def _give_accounts(store: Store, api: ApiServer) -> None:
 
 
 @contextlib.contextmanager
-def running(make: Callable[[Path], Cluster]) -> Iterator[Cluster]:
-    """Run a cluster in a thread."""
+def running_cluster(images: Mapping[str, Image] | None = None) -> Iterator[Cluster]:
+    """Run a cluster of one node in a thread, with a storage class "standard" and the namespace "default"."""
     with tempfile.TemporaryDirectory(prefix="airlock-cluster-") as directory:
-        cluster = make(Path(directory))
+        cluster = Cluster(Path(directory), images or {})
         ready = threading.Event()
         stops: Future[Callable[[], object]] = Future()
         outcome: Future[None] = Future()
@@ -236,6 +268,8 @@ def running(make: Callable[[Path], Cluster]) -> Iterator[Cluster]:
             if not ready.wait(_START_S) or outcome.done():
                 raise RuntimeError("the cluster did not start") from outcome.exception(0) if outcome.done() else None
             cluster.namespace("default")
+            cluster.call(cluster.nodes.add, "node-1")
+            cluster.apply(storage_class("standard"), _SNAPSHOT_CLASS)
             yield cluster
         finally:
             stops.result(_START_S)()

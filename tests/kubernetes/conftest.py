@@ -4,12 +4,12 @@ import pytest
 from kubernetes_asyncio.client import ApiClient
 
 from tests.kubernetes.calls import connected
-from tests.kubernetes.cluster import Cluster, running
+from tests.kubernetes.cluster import Cluster, running_cluster
 
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
-    with running(Cluster) as found:
+    with running_cluster() as found:
         yield found
 
 

@@ -52,6 +52,7 @@ def _custom(group: str, kind: str, plural: str, *, status: bool) -> Kind:
 
 POD = _core("Pod", "pods", status=True, returns_deleted=True)
 CLAIM = _core("PersistentVolumeClaim", "persistentvolumeclaims", status=True, returns_deleted=True)
+VOLUME = _core("PersistentVolume", "persistentvolumes", namespaced=False, status=True, returns_deleted=True)
 NAMESPACE = _core("Namespace", "namespaces", namespaced=False, status=True)
 NODE = _core("Node", "nodes", namespaced=False, status=True)
 SECRET = _core("Secret", "secrets")
@@ -92,7 +93,7 @@ KINDS = (
     POD, CLAIM, NAMESPACE, NODE, SECRET, CONFIG_MAP, EVENT, QUOTA, LIMIT_RANGE, SERVICE_ACCOUNT, SERVICE,
     NETWORK_POLICY, STORAGE_CLASS, RUNTIME_CLASS, SNAPSHOT_CLASS, SNAPSHOT, SANDBOX, SANDBOX_CLAIM, SANDBOX_TEMPLATE,
     WARM_POOL, ROLE, ROLE_BINDING, CLUSTER_ROLE, CLUSTER_ROLE_BINDING, LEASE, DEFINITION,
-    _core("PersistentVolume", "persistentvolumes", namespaced=False, status=True, returns_deleted=True),
+    VOLUME,
 )  # fmt: skip
 BY_PATH = {(kind.group, kind.version, kind.plural): kind for kind in KINDS}
 BY_NAME = {(kind.api_version, kind.kind): kind for kind in KINDS}
