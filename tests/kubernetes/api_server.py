@@ -30,7 +30,11 @@ _BOOKMARK_S = 1.0
 
 
 class _Reset(Exception):
-    """The connection is to be ended without an answer."""
+    """The connection is to be reset without an answer."""
+
+
+class _Drop(Exception):
+    """The connection is to be ended in the midst of an answer."""
 
 
 @dataclass(frozen=True)
@@ -78,10 +82,11 @@ class ApiServer:
         except _Reset:
             self._reset(request)
             return
-        with contextlib.suppress(_Reset):
+        with contextlib.suppress(_Drop):
             await response(scope, receive, send)
             return
-        self._reset(request)
+        if (transport := self._transport(request)) is not None:
+            transport.close()
 
     async def _answer(self, request: Request) -> Response:
         path = request.url.path
@@ -258,9 +263,12 @@ class ApiServer:
             return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": version, "resources": resources}
         return None
 
-    def _reset(self, request: Request) -> None:
+    def _transport(self, request: Request) -> asyncio.Transport | None:
         transport = self.transports.get(tuple(request.client or ()))  # type: ignore[arg-type]
-        if isinstance(transport, asyncio.Transport):
+        return transport if isinstance(transport, asyncio.Transport) else None
+
+    def _reset(self, request: Request) -> None:
+        if (transport := self._transport(request)) is not None:
             peer = transport.get_extra_info("socket")
             if peer is not None:
                 peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -287,7 +295,7 @@ async def _disturbed(events: AsyncIterator[Made], fault: Fault) -> AsyncIterator
     count = 0
     async for event in events:
         if count == fault.drop_after_events:
-            raise _Reset
+            raise _Drop
         if count == fault.expire_after_events:
             yield _line({"type": "ERROR", "object": gone().body()})
             return

@@ -20,6 +20,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from tests.kubernetes import kinds
 from tests.kubernetes.access import ADMIN, Access, User, service_account
+from tests.kubernetes.agent_sandbox import SandboxController
 from tests.kubernetes.api_server import ApiServer
 from tests.kubernetes.containers import Image
 from tests.kubernetes.deletion import collect_garbage
@@ -29,6 +30,7 @@ from tests.kubernetes.kubelet import Kubelet
 from tests.kubernetes.nodes import Nodes
 from tests.kubernetes.pod_run import Node
 from tests.kubernetes.requests import Target
+from tests.kubernetes.sandbox_claims import ClaimController, TemplateController, WarmPoolController
 from tests.kubernetes.scheduler import place_pods
 from tests.kubernetes.store import Made, Store
 from tests.kubernetes.volumes import Volumes
@@ -45,6 +47,17 @@ def storage_class(name: str, *, default: bool = True, binding: str = "WaitForFir
     return {**about, "metadata": {"name": name, "annotations": marked}, "volumeBindingMode": binding}
 
 
+def definition(kind: Kind) -> dict[str, Any]:
+    """Return the CustomResourceDefinition of a kind, without its schema."""
+    names = {"kind": kind.kind, "plural": kind.plural, "singular": kind.kind.lower(), "listKind": f"{kind.kind}List"}
+    versions = [{"name": kind.version, "served": True, "storage": True}]
+    scope = "Namespaced" if kind.namespaced else "Cluster"
+    spec = {"group": kind.group, "names": names, "scope": scope, "versions": versions}
+    about = {"apiVersion": kinds.DEFINITION.api_version, "kind": kinds.DEFINITION.kind}
+    return {**about, "metadata": {"name": kind.qualified}, "spec": spec}
+
+
+_AGENT_SANDBOX = (SandboxController, WarmPoolController, ClaimController, TemplateController)
 _SNAPSHOT_CLASS = {
     "apiVersion": "snapshot.storage.k8s.io/v1",
     "kind": "VolumeSnapshotClass",
@@ -57,7 +70,7 @@ _SNAPSHOT_CLASS = {
 class Cluster:
     """A cluster that runs. Its methods may be called from any thread but its own."""
 
-    def __init__(self, directory: Path, images: Mapping[str, Image]) -> None:
+    def __init__(self, directory: Path, images: Mapping[str, Image], *, agent_sandbox: bool, lag_s: float) -> None:
         self.directory = directory
         self.store = Store()
         self.access = Access(self.store)
@@ -68,6 +81,9 @@ class Cluster:
         self.nodes = Nodes(self.store, self._kubelet)
         self.api = ApiServer(self.store, self.access, self.faults, self._kubelet.log)
         self.port = 0
+        self._lag_s = lag_s
+        if not agent_sandbox:
+            self.api.withheld |= {kinds.AGENTS, kinds.EXTENSIONS}
         self._authority = trustme.CA(key_type=trustme.KeyType.ECDSA)
         self._loop: asyncio.AbstractEventLoop | None = None
         self.admin_token = self.access.token(ADMIN)
@@ -154,8 +170,14 @@ class Cluster:
     def objects(self, kind: Kind, namespace: str = "") -> list[Made]:
         return self.call(self.store.all, kind, namespace)
 
+    def history(self, kind: Kind, namespace: str, name: str) -> list[Made]:
+        """Return what an object has been, as far as the history has not been compacted."""
+        changes = self.call(self.store.since, self.store.compacted)
+        made = [change.made for change in changes if change.kind == kind and change.made["metadata"]["name"] == name]
+        return [one for one in made if one["metadata"].get("namespace", "") == namespace]
+
     def wait(self, seen: Callable[[], T], timeout_s: float = 30) -> T:
-        """Wait until something is seen, looked for after each change, and return it."""
+        """Wait until something is seen, and return it. What lasts a moment may be missed: see history()."""
         if self._loop is None:
             raise RuntimeError("the cluster does not run")
 
@@ -210,6 +232,7 @@ class Cluster:
             place_pods(self.store),
             Volumes(self.store, self.directory).run(),
             self._kubelet.run(),
+            *(controller(self.api.requests, self._lag_s).run() for controller in _AGENT_SANDBOX),
         ]
 
     def _uvicorn(self) -> uvicorn.Config:
@@ -242,10 +265,15 @@ async def _give_accounts(store: Store, api: ApiServer) -> None:
 
 
 @contextlib.contextmanager
-def running_cluster(images: Mapping[str, Image] | None = None) -> Iterator[Cluster]:
-    """Run a cluster of one node in a thread, with a storage class "standard" and the namespace "default"."""
+def running_cluster(
+    images: Mapping[str, Image] | None = None, *, agent_sandbox: bool = True, lag_s: float = 0
+) -> Iterator[Cluster]:
+    """Run a cluster of one node in a thread, with a storage class "standard" and the namespace "default".
+
+    With agent-sandbox its kinds are served, and its controllers run with caches that lag behind the API.
+    """
     with tempfile.TemporaryDirectory(prefix="airlock-cluster-") as directory:
-        cluster = Cluster(Path(directory), images or {})
+        cluster = Cluster(Path(directory), images or {}, agent_sandbox=agent_sandbox, lag_s=lag_s)
         ready = threading.Event()
         stops: Future[Callable[[], object]] = Future()
         outcome: Future[None] = Future()
@@ -270,6 +298,9 @@ def running_cluster(images: Mapping[str, Image] | None = None) -> Iterator[Clust
             cluster.namespace("default")
             cluster.call(cluster.nodes.add, "node-1")
             cluster.apply(storage_class("standard"), _SNAPSHOT_CLASS)
+            cluster.apply(
+                *(definition(kind) for kind in kinds.KINDS if kind.custom and kind.group not in cluster.api.withheld)
+            )
             yield cluster
         finally:
             stops.result(_START_S)()

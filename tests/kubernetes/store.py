@@ -8,9 +8,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import time
 from collections import deque
 from collections.abc import AsyncIterator, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from tests.kubernetes.kinds import Kind
@@ -29,6 +30,7 @@ class Change:
     old: Made | None
     new: Made | None
     """None once it is removed."""
+    at_s: float = field(default_factory=time.monotonic)
 
     @property
     def made(self) -> Made:

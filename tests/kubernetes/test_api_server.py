@@ -76,12 +76,11 @@ class TestWrites:
 
     async def test_the_status_is_written_by_its_own_path(self, api: ApiClient, space: str) -> None:
         core = CoreV1Api(api)
-        made = await core.create_namespaced_pod(space, pod())
-        made.status.message = "by the wrong path"
-        made.metadata.labels = {"a": "b"}
-        made = await core.replace_namespaced_pod("p", space, made)
-        assert (made.status.message, made.metadata.labels) == (None, {"a": "b"})
+        await core.create_namespaced_pod(space, pod(nodeSelector={"none": "such"}))
         merge = {"_content_type": "application/merge-patch+json"}
+        change = {"metadata": {"labels": {"a": "b"}}, "status": {"message": "by the wrong path"}}
+        made = await core.patch_namespaced_pod("p", space, change, **merge)
+        assert (made.status.message, made.metadata.labels) == (None, {"a": "b"})
         made = await core.patch_namespaced_pod_status("p", space, {"status": {"message": "right"}}, **merge)
         assert made.status.message == "right"
         assert made.metadata.generation == 1
@@ -117,6 +116,7 @@ class TestValidation:
     async def test_a_pods_spec_cannot_be_changed(self, api: ApiClient, space: str) -> None:
         core = CoreV1Api(api)
         made = await core.create_namespaced_pod(space, pod())
+        made.metadata.resource_version = None
         made.spec.host_network = True
         status = await refusal(core.replace_namespaced_pod("p", space, made))
         assert (status["code"], status["details"]["causes"][0]["reason"]) == (422, "FieldValueForbidden")
@@ -135,6 +135,7 @@ class TestValidation:
         right = {"metadata": {"name": "s"}, "spec": {"podTemplate": {"spec": {"containers": [{"name": "a"}]}}}}
         made = await custom.create_namespaced_custom_object(*_SANDBOXES, space, "sandboxes", right)
         assert made["spec"]["operatingMode"] == "Running"
+        del made["metadata"]["resourceVersion"]  # its controller writes, too
         made["spec"]["volumeClaimTemplates"] = [{"metadata": {"name": "w"}, "spec": {}}]
         status = await refusal(custom.replace_namespaced_custom_object(*_SANDBOXES, space, "sandboxes", "s", made))
         assert "volumeClaimTemplates is immutable" in status["message"]

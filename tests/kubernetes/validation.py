@@ -156,7 +156,7 @@ def _fixed_of_pod(made: Made) -> Made:
     for group in ("containers", "initContainers"):
         for container in spec.get(group, ()):
             container.pop("image", None)
-    for field in ("activeDeadlineSeconds", "tolerations", "nodeName"):
+    for field in ("activeDeadlineSeconds", "tolerations"):
         spec.pop(field, None)
     return spec
 
