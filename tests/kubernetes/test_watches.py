@@ -86,7 +86,7 @@ async def _events(core: CoreV1Api, space: str, version: str, **more: Any) -> Asy
 
 
 class TestFaults:
-    async def test_errors_come_as_often_as_told(self, cluster: Cluster, api: ApiClient, space: str) -> None:
+    async def test_errors_come_as_often_as_asked(self, cluster: Cluster, api: ApiClient, space: str) -> None:
         cluster.disturb(
             Fault("list", "pods", error=too_many_requests(3)), Fault("list", "pods", error=internal("etcd"))
         )
