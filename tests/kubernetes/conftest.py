@@ -22,4 +22,5 @@ async def api(cluster: Cluster) -> AsyncIterator[ApiClient]:
 @pytest.fixture
 def space(cluster: Cluster, request: pytest.FixtureRequest) -> str:
     """A namespace of the test's own."""
+    cluster.call(cluster.faults.clear)
     return cluster.namespace(f"n{abs(hash(request.node.name)) % 10**10}")

@@ -77,10 +77,10 @@ async def collect_garbage(store: Store) -> None:
     """Delete what no owner is left of, what a namespace held, and claims that no Pod uses; count quotas. For ever."""
     with store.changes() as queue:
         while True:
-            change = await queue.get()
+            changed = {(await queue.get()).kind}
             while not queue.empty():
-                change = queue.get_nowait()
-            if change.kind != kinds.EVENT:
+                changed.add(queue.get_nowait().kind)
+            if changed != {kinds.EVENT}:
                 _sweep(store)
 
 

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 from collections.abc import Coroutine
 
 from tests.kubernetes import kinds
+from tests.kubernetes.addresses import pod_addresses
 from tests.kubernetes.pod_run import Node, PodRun
 from tests.kubernetes.pod_status import current
 from tests.kubernetes.store import Made
-
-# Loopback has 127.0.0.0/8 on Linux; each Pod takes the next address.
-_addresses = (f"127.{64 + n // 65025}.{n // 255 % 255}.{n % 255 + 1}" for n in itertools.count(1))
 
 
 class Kubelet:
@@ -23,6 +20,7 @@ class Kubelet:
         self._node = node
         self._runs: dict[str, tuple[PodRun, asyncio.Task[None]]] = {}
         self._ends: set[str] = set()
+        self._addresses = pod_addresses()
         self.failures: list[BaseException] = []
         """What went wrong in the kubelet itself, which fails the test."""
 
@@ -34,7 +32,7 @@ class Kubelet:
                 uid = pod["metadata"]["uid"]
                 placed = pod["spec"].get("nodeName") and pod["status"]["phase"] == "Pending"
                 if placed and uid not in self._runs and current(self._node.store, pod) is not None:
-                    run = PodRun(self._node, pod, next(_addresses))
+                    run = PodRun(self._node, pod, next(self._addresses))
                     self._runs[uid] = (run, self._started(run.run()))
                 if uid in self._runs and uid not in self._ends and self._is_to_end(pod):
                     self._ends.add(uid)
@@ -46,6 +44,7 @@ class Kubelet:
             for task in (*tasks, *ending):
                 task.cancel()
             await asyncio.gather(*tasks, *ending, return_exceptions=True)
+            self._addresses.close()
 
     def _started(self, work: Coroutine[object, object, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)

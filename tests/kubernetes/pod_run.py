@@ -242,7 +242,7 @@ class PodRun:
 
     async def _pulled(self, container: _Container) -> Image:
         name = container.spec["image"]
-        reason = "ErrImagePull"
+        reason, pause_s = "ErrImagePull", _RETRY_S
         while name not in self._node.images:
             message = f'failed to pull and unpack image "{name}": not found'
             if container.spec.get("imagePullPolicy") == "Never":
@@ -255,7 +255,8 @@ class PodRun:
             self._change(container, state={"waiting": {"reason": reason, "message": message}})
             event(self._node.store, self.pod, "Failed", message)
             reason = "ImagePullBackOff"
-            await asyncio.sleep(_RETRY_S)
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, 2)
         return self._node.images[name]
 
     def _start_of(self, container: _Container) -> ContainerStart:

@@ -108,9 +108,13 @@ class TestFaults:
         core = CoreV1Api(api)
         version = (await core.list_namespaced_config_map(space)).metadata.resource_version
         await core.create_namespaced_config_map(space, config_map("c"))
-        cluster.disturb(Fault("watch", "configmaps", event_delay_s=60))
+        fault = Fault("watch", "configmaps", event_delay_s=60)
+        cluster.disturb(fault)
         events = _events(core, space, version)
         first = asyncio.ensure_future(anext(events))
+        async with asyncio.timeout(60):
+            while fault.times:
+                await asyncio.sleep(0.01)
         assert len((await core.list_namespaced_config_map(space)).items) == 1
         assert not first.done()
         first.cancel()
