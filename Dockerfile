@@ -64,6 +64,8 @@ modules = [module.name for module in pkgutil.walk_packages(sandbox.daemon.__path
 from google.protobuf.internal import api_implementation; \
 from sandbox.daemon.build import BUILD; \
 sys.exit(api_implementation.Type() != 'upb' or sys.prefix != '/opt/airlock' or len(BUILD) != 64 or len(modules) < 20 or len(lazy_module.loaded_for_use()) < 15)" \
+    && /opt/airlock/lib/ld.so --inhibit-cache --library-path /opt/airlock/lib /opt/airlock/bin/python3 -I -S -B -X utf8 \
+        -m sandbox.tls --help >/dev/null \
     && chgrp 599999999 /opt/airlock && chmod 750 /opt/airlock
 
 # Only the daemon enters /opt/airlock (BUNDLE_GID of sandbox/daemon/supervisor/launch.py): COPY keeps modes below its source.

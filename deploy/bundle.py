@@ -5,8 +5,9 @@ Run inside the base image by the interpreter that is to be bundled:
     python3 -X no_debug_ranges deploy/bundle.py --protobuf PROTOBUF.whl --source REPOSITORY --output /opt/airlock
 
 The directory holds the loader, CPython, the shared libraries both need, a trimmed standard library, protobuf,
-sandbox.v1 and sandbox.daemon, and in BUILD the digest of their sources (sandbox/engines/docker/build.py). It is
-started through its own loader (the Dockerfile has the whole command line), so the image needs no libc, Python or shell:
+sandbox.v1, sandbox.daemon and sandbox.tls, and in BUILD the digest of their sources
+(sandbox/engines/docker/build.py). It is started through its own loader (the Dockerfile has the whole command line), so
+the image needs no libc, Python or shell:
 
     /opt/airlock/lib/ld.so --library-path /opt/airlock/lib ... /opt/airlock/bin/python3 ... -m sandbox.daemon
 
@@ -39,7 +40,7 @@ _LEFT_OUT_PACKAGES = frozenset(
     }
 )
 _LEFT_OUT_EXTENSIONS = re.compile(
-    r"_(codecs_|crypt|ctypes_test|curses|dbm|gdbm|lsprof|multibytecodec|sqlite3|ssl|test|tkinter|uuid|xx)"
+    r"_(codecs_|crypt|ctypes_test|curses|dbm|gdbm|lsprof|multibytecodec|sqlite3|test|tkinter|uuid|xx)"
     r"|audioop|nis|ossaudiodev|readline|xx"
 )
 
@@ -120,7 +121,7 @@ def bundle(protobuf: Path, source: Path, output: Path) -> None:
         for extension in (root / "google").rglob("*.so"):
             _copy(extension, python_library / extension.relative_to(root))
     _compile_tree([(source / "sandbox" / "__init__.py", Path("sandbox/__init__.py"))], python_library)
-    for package in ("v1", "daemon"):
+    for package in ("v1", "daemon", "tls"):
         _compile_tree(_modules(source, source / "sandbox" / package), python_library)
 
     # Computed by the gateway's own module, because the two ends compare it.

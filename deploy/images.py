@@ -49,6 +49,7 @@ INPUTS = {
         "sandbox/engines/docker/build.py",
         "sandbox/v1",
         "sandbox/daemon",
+        "sandbox/tls",
     ],
     "gateway": [
         *("Dockerfile", "pyproject.toml", "deploy/gateway.lock"),

@@ -1,6 +1,7 @@
 """The gateway's end of the channel to a daemon, which it does not trust.
 
-Start at `channel_sandbox.py`, a sandbox behind a channel. `channel.py` carries frames, `arguments.py` validates what
+Start at `channel_sandbox.py`, a sandbox behind a channel. `channel.py` carries frames to a daemon at an address:
+`unix_address.py`, or `tls_address.py` with the certificates of `channel_authority.py`. `arguments.py` validates what
 callers ask, `replies.py` what the daemon answers, and `remote_fs.py`, `remote_shell.py` and `remote_processes.py` make
 the calls. Imports sandbox layers below 5.
 """

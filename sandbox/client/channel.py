@@ -10,13 +10,10 @@ compared to asyncio streams.
 """
 
 import asyncio
-import os
 import socket
-import stat
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
-from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn, Protocol, TypeVar
 
 from google.protobuf.message import DecodeError
 
@@ -26,12 +23,24 @@ from sandbox.daemon.relay import SEND_BUFFER_BYTES
 from sandbox.errors import DaemonLost
 from sandbox.v1 import channel_pb2 as pb
 
-SOCKET_NAME = "daemon.sock"
 PROTOCOL_VERSION = 1
 _STREAM_MEMBERS = frozenset({"started", "output", "chunk"})
 
 _Value = TypeVar("_Value")
 _Frame = TypeVar("_Frame", bytes, memoryview)
+
+
+class Address(Protocol):
+    """Where a daemon is: a Unix socket (unix_address.py), or a relay (tls_address.py)."""
+
+    async def open(self) -> socket.socket:
+        """Return a new connection that does not block, a Unix socket.
+
+        Raises OSError, while nothing listens FileNotFoundError or ConnectionRefusedError; DaemonLost on a trap.
+        """
+
+    def close(self) -> None:
+        """Give up what the address keeps; it may be called twice."""
 
 
 class Connection:
@@ -214,11 +223,10 @@ class Call:
 
 
 class Channel:
-    """Calls to the daemon whose socket is in `directory`. Keeps one descriptor and up to eight idle connections."""
+    """Calls to the daemon at `address`, which is the channel's alone. Keeps up to eight idle connections."""
 
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
-        self._socket_fd: int | None = None
+    def __init__(self, address: Address) -> None:
+        self._address = address
         self._idle: list[Connection] = []
         self._closed = False
         self.lost: DaemonLost | None = None
@@ -317,9 +325,7 @@ class Channel:
         """Close idle connections; calls in flight end with their own connection."""
         self._closed = True
         self.mark_lost(DaemonLost("the sandbox was removed"))
-        if self._socket_fd is not None:
-            os.close(self._socket_fd)
-            self._socket_fd = None
+        self._address.close()
 
     async def _begin(self, request: pb.Request) -> Call:
         if self.lost is not None:
@@ -357,37 +363,9 @@ class Channel:
             raise DaemonLost(f"the sandbox daemon is gone ({error.strerror or error})") from error
 
     async def _open(self) -> Connection:
-        client = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
-        try:
-            # A path by descriptor is short however long the directory's is; a socket address has 108 bytes at most.
-            address = f"/proc/self/fd/{self._pinned_socket()}"
-            deadline = asyncio.get_running_loop().time() + 5.0
-            while True:
-                try:
-                    client.connect(address)
-                    return Connection(client)
-                except BlockingIOError:
-                    if asyncio.get_running_loop().time() > deadline:
-                        raise
-                    # A Unix socket with a full backlog fails with EAGAIN and nothing signals free space, so connect()
-                    # is retried.
-                    await asyncio.sleep(0.002)
-        except BaseException:
-            client.close()
-            raise
-
-    def _pinned_socket(self) -> int:
-        # Opened once and never through a link: a daemon that replaces its socket with a link to another sandbox's
-        # socket, or to the engine's, must not redirect the gateway.
         if self._closed:
             raise DaemonLost("the sandbox was removed")
-        if self._socket_fd is None:
-            found = os.open(self._directory / SOCKET_NAME, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
-            if not stat.S_ISSOCK(os.fstat(found).st_mode):
-                os.close(found)
-                raise DaemonLost(f"{SOCKET_NAME} is not a socket")
-            self._socket_fd = found
-        return self._socket_fd
+        return Connection(await self._address.open())
 
 
 async def _in_time(work: Awaitable[_Value], timeout_s: float, late: str) -> _Value:

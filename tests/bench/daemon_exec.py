@@ -27,7 +27,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from sandbox.client.channel import SOCKET_NAME, Channel
+from sandbox.client.channel import Channel
+from sandbox.client.unix_address import SOCKET_NAME, UnixAddress
 from sandbox.engines.docker.docker_engine import DockerEngine
 from sandbox.protocols import OutputStream, ProgramSpec
 from sandbox.sandbox import Sandbox, SandboxLimits, SandboxSpec
@@ -78,7 +79,7 @@ async def _sandbox(limits: SandboxLimits) -> AsyncIterator[Bench]:
         engine = DockerEngine(instance=instance, channel_root=Path(directory))
         try:
             sandbox = await engine.create(SandboxSpec("bench", "bench", "airlock-sandbox", limits=limits))
-            channel = Channel(Path(directory) / sandbox.id)
+            channel = Channel(UnixAddress(Path(directory) / sandbox.id))
             await channel.connect()
             client = Client(Path(directory) / sandbox.id / SOCKET_NAME)
             (container,) = containers_of(instance)

@@ -20,10 +20,12 @@ from gateway.composition.sandboxes import decorated_creation
 from gateway.policy.document import QuotasSection
 from gateway.storage.quota_store import Hold, QuotaStore, Take
 from gateway.tenancy.quotas import Quotas
+from sandbox.client.channel_authority import ChannelAuthority
 from sandbox.engines.docker.docker_engine import DockerEngine
 from sandbox.engines.docker.docker_requests import DockerRequests
 from sandbox.engines.docker.image_pulls import ImagePulls
 from sandbox.engines.engine import Creator, Engine, is_new
+from sandbox.engines.local.local_process import LocalProcess
 from sandbox.engines.local.memory_engine import MemoryEngine
 from sandbox.engines.pooled_sandbox import PoolKind
 from sandbox.engines.sandbox_pool import SandboxPool
@@ -31,6 +33,7 @@ from sandbox.sandbox import Sandbox, SandboxSpec
 from sandbox.transition import Transition
 from tests.docker_state import containers_of, volumes_of
 from tests.integration.sandbox.live_engine import RUNTIME_IMAGE, instance_id
+from tests.relayed_process import INSTANCE, RelayedProcess
 from tests.unit.gateway.telemetry.seen import watching
 
 
@@ -101,11 +104,21 @@ class DockerEngines(Engines):
 
 class MemoryEngines(Engines):
     def _engine(self) -> MemoryEngine:
-        return MemoryEngine(root=self.directory, on_transition=self.transitions.append)
+        return MemoryEngine(root=self.directory, on_transition=self.transitions.append, make_process=self._process)
+
+    def _process(self, root: Path, directory: Path, lock: int) -> LocalProcess:
+        return LocalProcess(root, directory, lock)
 
     def left(self) -> list[str]:
         places = [*self.directory.glob("workspaces/*/*"), *self.directory.glob("tmp/*")]
         return [str(path.relative_to(self.directory)) for path in places]
+
+
+class TlsEngines(MemoryEngines):
+    """Engines in memory whose daemons are reached over TCP and TLS alone."""
+
+    def _process(self, root: Path, directory: Path, lock: int) -> LocalProcess:
+        return RelayedProcess(ChannelAuthority.open(self.directory / "channels.pem", INSTANCE), root, directory, lock)
 
 
 def _around(engine: Innermost) -> Engine:
@@ -213,6 +226,7 @@ class _AlwaysReady(SandboxPool):
 _ENGINES: dict[str, Callable[[Path], Engines]] = {
     "docker": DockerEngines,
     "memory": MemoryEngines,
+    "memory-tls": TlsEngines,
     "docker-around": lambda directory: DockerEngines(directory, _around),
     "memory-around": lambda directory: MemoryEngines(directory, _around),
 }

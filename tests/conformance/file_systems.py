@@ -1,4 +1,4 @@
-"""The two file systems that the conformance suite is run on, each with an empty directory at /workspace/case.
+"""The file systems that the conformance suite is run on, each with an empty directory at /workspace/case.
 
 `files`, `inside` and `shared` are fixtures, which conftest.py brings to every module of this folder.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 from collections.abc import AsyncIterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,11 +16,17 @@ import pytest
 import pytest_asyncio
 
 from agent.filesystem import FileSystem
+from sandbox.client.channel import Channel
+from sandbox.client.channel_authority import ChannelAuthority
+from sandbox.client.remote_fs import RemoteFS
+from sandbox.client.tls_address import TlsAddress
+from sandbox.client.unix_address import SOCKET_NAME
 from sandbox.engines.docker.docker_engine import DockerEngine
 from sandbox.engines.local.local_fs import LocalFS
 from sandbox.protocols import WORKSPACE
 from sandbox.sandbox import Sandbox
 from tests.integration.sandbox.live_engine import LIMITS, run, spec, text
+from tests.relayed_process import INSTANCE, NAME, RelayProcess
 
 HOME = f"{WORKSPACE}/case"
 FULL_BYTES = 32 * 1024 * 1024
@@ -34,8 +41,28 @@ async def shared(engine: DockerEngine) -> AsyncIterator[Sandbox]:
     await engine.remove(made.id)
 
 
-@pytest_asyncio.fixture(params=["LocalFS", "RemoteFS"], loop_scope="session")
-async def files(request: pytest.FixtureRequest, tmp_path: Path, shared: Sandbox) -> AsyncIterator[FileSystem]:
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def relayed(
+    engine: DockerEngine, shared: Sandbox, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[FileSystem]:
+    """The files of the same sandbox, by the channel over TCP."""
+    keys = tmp_path_factory.mktemp("keys")
+    authority = ChannelAuthority.open(keys / "channels.pem", INSTANCE)
+    relay = RelayProcess(
+        engine.channel_root / shared.id / SOCKET_NAME, keys, authority, authority.sandbox_identity(NAME)
+    )
+    try:
+        port = await asyncio.to_thread(relay.ready)
+        with closing(Channel(TlsAddress("127.0.0.1", port, NAME, authority.contexts))) as channel:
+            yield RemoteFS(channel)
+    finally:
+        relay.end()
+
+
+@pytest_asyncio.fixture(params=["LocalFS", "RemoteFS", "RemoteFS over TLS"], loop_scope="session")
+async def files(
+    request: pytest.FixtureRequest, tmp_path: Path, shared: Sandbox, relayed: FileSystem
+) -> AsyncIterator[FileSystem]:
     """An empty directory at /workspace/case; /workspace/way is a link to it."""
     if request.param == "LocalFS":
         (tmp_path / "case").mkdir()
@@ -43,7 +70,7 @@ async def files(request: pytest.FixtureRequest, tmp_path: Path, shared: Sandbox)
         yield LocalFS(tmp_path)
         return
     await run(shared.shell, "rm -rf /workspace/* && mkdir /workspace/case && ln -s case /workspace/way")
-    yield shared.files
+    yield shared.files if request.param == "RemoteFS" else relayed
 
 
 @pytest_asyncio.fixture(params=["LocalFS", "RemoteFS"], loop_scope="session")

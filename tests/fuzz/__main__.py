@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from sandbox.client.channel import SOCKET_NAME
+from sandbox.client.unix_address import SOCKET_NAME
 from sandbox.engines.docker.docker_engine import DockerEngine
 from tests.fuzz.rounds import fuzz_daemon_end, fuzz_gateway_end
 from tests.integration.sandbox.live_engine import RUNTIME_IMAGE, instance_id, removed, spec

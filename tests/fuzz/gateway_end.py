@@ -18,6 +18,7 @@ from sandbox.client.channel import Channel, Connection
 from sandbox.client.remote_fs import RemoteFS
 from sandbox.client.remote_processes import RemoteProcesses
 from sandbox.client.remote_shell import RemoteShell
+from sandbox.client.unix_address import UnixAddress
 from sandbox.errors import DaemonLost, SandboxError
 from sandbox.protocols import EntriesPage, GrepPage, LinesPage, ProcessSpec, ProgramSpec
 from sandbox.v1 import channel_pb2 as pb
@@ -36,7 +37,7 @@ class HostileChannel(Channel):
     """A channel whose daemon has said everything already."""
 
     def __init__(self, said: bytes) -> None:
-        super().__init__(Path("/nowhere"))
+        super().__init__(UnixAddress(Path("/nowhere")))
         self._said = said
         self._daemons: list[socket.socket] = []
 

@@ -9,7 +9,7 @@ import hashlib
 from pathlib import Path
 
 # Raise it when deploy/bundle.py makes another bundle of the same sources.
-BUNDLE_FORMAT = 1
+BUNDLE_FORMAT = 2
 BUILD_FILE = "BUILD"
 
 
@@ -19,7 +19,7 @@ def sources_digest(package: Path) -> str:
     FileNotFoundError when sources are missing: compiled modules alone do not say what they were made of.
     """
     digest = hashlib.sha256(f"airlock bundle {BUNDLE_FORMAT}\n".encode())
-    for pattern in ("__init__.py", "daemon/**/*.py", "v1/*.py"):
+    for pattern in ("__init__.py", "daemon/**/*.py", "tls/*.py", "v1/*.py"):
         files = sorted(package.glob(pattern), key=lambda file: file.relative_to(package).as_posix())
         if not files:
             raise FileNotFoundError(f"{package / pattern}: no sources of the daemon are there; install airlock anew")

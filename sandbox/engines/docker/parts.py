@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from sandbox.client.channel import Channel
 from sandbox.client.channel_sandbox import ChannelSandbox, EngineRecord
+from sandbox.client.unix_address import UnixAddress
 from sandbox.engines.background import BackgroundTasks
 from sandbox.engines.docker import container_config as config
 from sandbox.engines.docker import docker_requests
@@ -84,7 +85,7 @@ class Containers:
         return {id_of(one): one["State"] == "running" for one in await self.of_kind("sandbox")}
 
     def channel(self, sandbox_id: str) -> Channel:
-        return Channel(self.channel_root / sandbox_id)
+        return Channel(UnixAddress(self.channel_root / sandbox_id))
 
     def make_channel(self, sandbox_id: str) -> Channel:
         """Return the channel to a new sandbox, in a directory made for it."""
@@ -94,7 +95,7 @@ class Containers:
         # Root in the container has no power over files of other users, so it enters by the gateway's group.
         os.chown(directory, -1, os.getgid())
         directory.chmod(0o770)
-        return Channel(directory)
+        return Channel(UnixAddress(directory))
 
 
 def id_of(container: Container) -> str:

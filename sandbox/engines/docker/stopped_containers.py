@@ -9,8 +9,9 @@ import asyncio
 import logging
 from dataclasses import dataclass, replace
 
-from sandbox.client.channel import SOCKET_NAME, Channel
+from sandbox.client.channel import Channel
 from sandbox.client.remote_processes import RemoteProcesses
+from sandbox.client.unix_address import SOCKET_NAME
 from sandbox.engines.background import over
 from sandbox.engines.docker import docker_requests
 from sandbox.engines.docker.boot import Blueprint, Boot

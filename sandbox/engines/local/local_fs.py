@@ -18,6 +18,7 @@ from pathlib import Path
 
 from sandbox.client.channel import Call, Channel, Connection
 from sandbox.client.remote_fs import RemoteFS
+from sandbox.client.unix_address import UnixAddress
 from sandbox.engines.local import file_worker_process
 from sandbox.engines.local.local_process import wait_or_kill
 from sandbox.errors import DaemonLost, NotFound, SandboxUnavailable
@@ -115,7 +116,7 @@ class _WorkerChannel(Channel):
     """A connection to the worker for each call; a worker that was killed is replaced for the next one."""
 
     def __init__(self, root: str | None) -> None:
-        super().__init__(Path())
+        super().__init__(UnixAddress(Path()))
         self._root = root
 
     def mark_lost(self, error: DaemonLost) -> None:

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import google.protobuf
 
-from sandbox.client.channel import SOCKET_NAME, Channel
+from sandbox.client.channel import Channel
+from sandbox.client.unix_address import SOCKET_NAME, UnixAddress
 from sandbox.engines.local import local_daemon
 from sandbox.engines.local.local_workspaces import remove_directory
 from sandbox.errors import DaemonLost, SandboxUnavailable
@@ -25,8 +26,8 @@ class LocalProcess:
     It ends, with everything it started, when this process does. Until then it keeps the descriptor `lock` open.
     """
 
-    def __init__(self, root: Path, directory: Path, *, lock: int) -> None:
-        self.channel = Channel(directory)
+    def __init__(self, root: Path, directory: Path, lock: int) -> None:
+        self.channel = Channel(UnixAddress(directory))
         self._root = root
         self._directory = directory
         self._lock = lock

@@ -46,6 +46,7 @@ class MemoryCreation:
 
     sandboxes: MemorySandboxes
     workspaces: LocalWorkspaces
+    make_process: Callable[[Path, Path, int], LocalProcess]
 
     async def create(self, spec: SandboxSpec) -> Sandbox:
         await self.workspaces.prepare()
@@ -86,7 +87,7 @@ class MemoryCreation:
         except SandboxError as error:
             sandboxes.report(made, "removed" if again else "failed", str(error))
             raise
-        process = LocalProcess(*directories, lock=self.workspaces.lock)
+        process = self.make_process(*directories, self.workspaces.lock)
         running = sandboxes.running[owner] = RunningSandbox(**vars(made), process=process)
         running.starting.add_done_callback(lambda _: self._note_start(running, again=again))
         return running
@@ -254,7 +255,8 @@ class MemoryFiles:
 class MemoryEngine:
     """Satisfies sandbox.engine.Engine. `on_transition` receives each transition. `clock` is in seconds since 1970.
 
-    A sandbox older than `lifetime_s` is replaced once it is unused; None sets no limit.
+    A sandbox older than `lifetime_s` is replaced once it is unused; None sets no limit. `make_process` makes the
+    processes of its sandboxes.
     """
 
     def __init__(
@@ -264,12 +266,13 @@ class MemoryEngine:
         lifetime_s: float | None = None,
         on_transition: transition.OnTransition = transition.ignored,
         clock: Callable[[], float] = time.time,
+        make_process: Callable[[Path, Path, int], LocalProcess] = LocalProcess,
     ) -> None:
         self._temporary = root is None
         self._root = Path(tempfile.mkdtemp(prefix="airlock-memory-")) if root is None else root
         self._workspaces = workspaces = LocalWorkspaces(self._root)
         self._sandboxes = sandboxes = MemorySandboxes(lifetime_s, on_transition, clock)
-        creation = MemoryCreation(sandboxes, workspaces)
+        creation = MemoryCreation(sandboxes, workspaces, make_process)
         endings, files = MemoryEndings(sandboxes), MemoryFiles(sandboxes, workspaces)
 
         # The protocols' methods, each by the part that does it. Creator and Leasing:

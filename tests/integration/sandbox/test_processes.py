@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from sandbox.client.channel import SOCKET_NAME, Channel
+from sandbox.client.channel import Channel
 from sandbox.client.remote_processes import RemoteProcesses
+from sandbox.client.unix_address import SOCKET_NAME, UnixAddress
 from sandbox.engines.engine import Engine
 from sandbox.errors import Conflict, InvalidArgument, NotFound
 from sandbox.protocols import Process, ProcessSpec, ProgramResult, ProgramSpec
@@ -297,7 +298,7 @@ async def test_a_gateway_that_was_started_again_finds_the_processes_and_their_ou
     await start(sandbox.processes, "stays", b"/bin/sh", b"-c", b"echo before; cat", stdin=True)
     directory = engine.channel_root / sandbox.id
     assert (directory / SOCKET_NAME).is_socket()
-    channel = Channel(directory)
+    channel = Channel(UnixAddress(directory))
     again = RemoteProcesses(channel)
     try:
         assert "stays" in [item.id for item in (await again.list()).processes]

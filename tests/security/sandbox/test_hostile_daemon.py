@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 
 from sandbox.client import remote_fs
-from sandbox.client.channel import SOCKET_NAME, Channel
+from sandbox.client.channel import Channel
 from sandbox.client.remote_fs import RemoteFS
 from sandbox.client.remote_shell import RemoteShell
+from sandbox.client.unix_address import SOCKET_NAME, UnixAddress
 from sandbox.daemon.frames import MAX_FRAME_BYTES
 from sandbox.errors import DaemonLost, FileError, TooLarge
 from sandbox.protocols import ExecResult, OnOutput
@@ -264,7 +265,7 @@ async def test_a_socket_replaced_by_a_link_to_another_sandbox_s_is_not_followed(
     attacker.mkdir()
     async with fake_daemon(victim, always(entry=pb.Entry(type=FILE))) as other:
         (attacker / SOCKET_NAME).symlink_to(victim / SOCKET_NAME)
-        channel = Channel(attacker)
+        channel = Channel(UnixAddress(attacker))
         with pytest.raises(DaemonLost):
             await RemoteFS(channel).stat("/workspace/a")
         channel.close()
@@ -273,7 +274,7 @@ async def test_a_socket_replaced_by_a_link_to_another_sandbox_s_is_not_followed(
 
 async def test_what_is_no_socket_is_not_spoken_to(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / SOCKET_NAME)
-    channel = Channel(tmp_path)
+    channel = Channel(UnixAddress(tmp_path))
     with pytest.raises(DaemonLost, match="not a socket"):
         await RemoteFS(channel).stat("/workspace/a")
     channel.close()

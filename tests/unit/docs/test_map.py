@@ -20,6 +20,7 @@ _MODULE_MAPS = (
     "sandbox/daemon",
     "sandbox/engines/docker",
     "sandbox/engines/local",
+    "sandbox/tls",
 )
 _CONTRACTS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"]["contracts"]
 

@@ -8,7 +8,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from sandbox.client.channel import SOCKET_NAME, Channel
+from sandbox.client.channel import Channel
+from sandbox.client.unix_address import SOCKET_NAME, UnixAddress
 from sandbox.v1 import channel_pb2 as pb
 
 
@@ -64,7 +65,7 @@ class FakeDaemon:
 @asynccontextmanager
 async def fake_daemon(directory: Path, answer: Answer) -> AsyncIterator[FakeDaemon]:
     """Serve `answer` for each request; an answer that returns keeps the connection, one that raises closes it."""
-    daemon = FakeDaemon(Channel(directory))
+    daemon = FakeDaemon(Channel(UnixAddress(directory)))
     tasks: set[asyncio.Task[None]] = set()
 
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

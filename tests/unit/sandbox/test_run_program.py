@@ -12,6 +12,7 @@ import pytest
 
 from sandbox.client.channel import Channel
 from sandbox.client.remote_shell import RemoteShell
+from sandbox.client.unix_address import UnixAddress
 from sandbox.errors import DaemonLost, NotFound
 from sandbox.protocols import ProgramResult, ProgramSpec
 from sandbox.v1 import channel_pb2 as pb
@@ -306,7 +307,7 @@ async def test_a_request_that_the_daemon_refuses_is_a_program_that_did_not_start
 @pytest.mark.parametrize("changes", [{"timeout_s": 0}, {"timeout_s": 10**6}, {"output_limit_bytes": 0}])
 async def test_limits_that_are_none_are_refused(tmp_path: Path, changes: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="more than 0"):
-        await program(Channel(tmp_path), **changes)
+        await program(Channel(UnixAddress(tmp_path)), **changes)
 
 
 @pytest.mark.parametrize(

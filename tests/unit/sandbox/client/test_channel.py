@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from sandbox.client.channel import PROTOCOL_VERSION, SOCKET_NAME, Channel
+from sandbox.client.channel import PROTOCOL_VERSION, Channel
 from sandbox.client.remote_fs import RemoteFS
+from sandbox.client.unix_address import SOCKET_NAME, UnixAddress
 from sandbox.errors import DaemonLost, NotFound
 from sandbox.v1 import channel_pb2 as pb
 from tests.unit.sandbox.fake_daemon import Peer, fake_daemon
@@ -87,7 +88,7 @@ async def test_a_failed_call_is_an_error_of_its_kind_and_not_a_lost_daemon(tmp_p
 async def test_a_daemon_that_is_gone_makes_every_later_call_fail_at_once(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(tmp_path / SOCKET_NAME))
-    channel = Channel(tmp_path)
+    channel = Channel(UnixAddress(tmp_path))
     for _ in range(2):
         with pytest.raises(DaemonLost, match="gone"):
             await RemoteFS(channel).stat("/workspace/a")
@@ -100,14 +101,14 @@ async def test_a_directory_whose_path_is_longer_than_a_socket_address_is_no_trou
     short = tmp_path / "s"
     short.symlink_to(directory)
     async with fake_daemon(short, describe):
-        channel = Channel(directory)
+        channel = Channel(UnixAddress(directory))
         assert (await RemoteFS(channel).stat("/workspace/a")).type == "file"
         channel.close()
 
 
 async def test_a_closed_channel_lets_go_of_its_descriptors(tmp_path: Path) -> None:
     async with fake_daemon(tmp_path, describe) as daemon:
-        channel = Channel(tmp_path)
+        channel = Channel(UnixAddress(tmp_path))
         before = len(list(Path("/proc/self/fd").iterdir()))
         await RemoteFS(channel).stat("/workspace/a")
         assert daemon.connections == 1

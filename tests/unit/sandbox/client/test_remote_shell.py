@@ -11,6 +11,7 @@ import pytest
 from sandbox.client.channel import Channel
 from sandbox.client.channel_sandbox import ChannelSandbox
 from sandbox.client.remote_shell import RemoteShell
+from sandbox.client.unix_address import UnixAddress
 from sandbox.protocols import ExecResult, OutputPiece
 from sandbox.sandbox import SandboxLimits, SandboxSpec
 from sandbox.v1 import channel_pb2 as pb
@@ -135,12 +136,12 @@ async def test_cancelling_closes_the_connection(tmp_path: Path) -> None:
 @pytest.mark.parametrize("call_id", ["", "../x", "a/b", "a.b", "x" * 65, "a\n"])
 async def test_a_call_id_that_could_be_a_path_is_refused(tmp_path: Path, call_id: str) -> None:
     with pytest.raises(ValueError, match="call id"):
-        await run(Channel(tmp_path), call_id=call_id)
+        await run(Channel(UnixAddress(tmp_path)), call_id=call_id)
 
 
 @pytest.mark.parametrize("command", ["a\0b", "x" * 200_000])
 async def test_a_command_that_no_shell_can_take_is_one_that_did_not_start(tmp_path: Path, command: str) -> None:
-    assert (await run(Channel(tmp_path), command)).outcome == "failed_to_start"
+    assert (await run(Channel(UnixAddress(tmp_path)), command)).outcome == "failed_to_start"
 
 
 async def test_the_request_has_the_quota_of_all_evicted_output(tmp_path: Path) -> None:

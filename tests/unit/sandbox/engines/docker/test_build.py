@@ -20,7 +20,7 @@ PACKAGE = REPOSITORY / "sandbox"
 def package(tmp_path: Path) -> Path:
     """A copy of what the digest is taken of."""
     copy = tmp_path / "sandbox"
-    for name in ("daemon", "v1"):
+    for name in ("daemon", "tls", "v1"):
         shutil.copytree(PACKAGE / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(PACKAGE / "__init__.py", copy)
     shutil.copy(PACKAGE / "engines" / "docker" / "build.py", copy)
@@ -37,7 +37,10 @@ def test_the_gateway_and_the_bundle_of_the_same_sources_say_the_same(package: Pa
 
 def test_every_source_counts(package: Path) -> None:
     seen = {sources_digest(package)}
-    sources = [package / "__init__.py", *sorted((package / "daemon").rglob("*.py")), *(package / "v1").glob("*.py")]
+    sources = [
+        package / "__init__.py",
+        *(file for name in ("daemon", "tls", "v1") for file in (package / name).rglob("*.py")),
+    ]
     assert len(sources) > 20
     for source in sources:
         before = source.read_bytes()

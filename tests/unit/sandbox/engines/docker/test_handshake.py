@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from sandbox.client.channel import PROTOCOL_VERSION, Channel
+from sandbox.client.unix_address import UnixAddress
 from sandbox.engines.docker.build import own_build
 from sandbox.engines.docker.handshake import connected, introduced
 from sandbox.errors import SandboxUnavailable
@@ -45,13 +46,13 @@ async def test_a_failed_start_is_the_reason_why_the_port_is_closed(tmp_path: Pat
         raise SandboxUnavailable("the engine refused")
 
     with pytest.raises(SandboxUnavailable, match="the engine refused"):
-        await connected(Channel(tmp_path), asyncio.ensure_future(fail()), under_way)
+        await connected(Channel(UnixAddress(tmp_path)), asyncio.ensure_future(fail()), under_way)
 
 
 async def test_a_daemon_that_has_ended_is_not_waited_for(tmp_path: Path) -> None:
     boot = asyncio.ensure_future(asyncio.sleep(0))
     with pytest.raises(SandboxUnavailable, match="it ended at once"):
-        await connected(Channel(tmp_path), boot, ended)
+        await connected(Channel(UnixAddress(tmp_path)), boot, ended)
 
 
 async def test_a_daemon_of_this_release_is_believed(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from sandbox.client.channel import Channel
+from sandbox.client.unix_address import UnixAddress
 from sandbox.daemon.supervisor.call_tree import is_dead, read_status
 from sandbox.engines.local import local_process
 from sandbox.engines.local.local_tree import descendants
@@ -203,7 +204,7 @@ def test_the_channel_finds_a_socket_however_long_its_directory_s_path_is(tmp_pat
     directory.mkdir()
 
     async def connect() -> None:
-        channel = Channel(directory)
+        channel = Channel(UnixAddress(directory))
         await channel.connect()
         channel.close()
 
