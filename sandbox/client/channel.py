@@ -24,7 +24,7 @@ from sandbox.errors import DaemonLost
 from sandbox.v1 import channel_pb2 as pb
 
 PROTOCOL_VERSION = 1
-_STREAM_MEMBERS = frozenset({"started", "output", "chunk"})
+_STREAM_MEMBERS = frozenset({"started", "output", "chunk", "presence", "retire"})
 
 _Value = TypeVar("_Value")
 _Frame = TypeVar("_Frame", bytes, memoryview)
@@ -183,7 +183,7 @@ class Call:
         piece = await _in_time(self.connection.receive_piece(), timeout_s, "did not answer within")
         return piece if isinstance(piece, bytes) else self._noted(piece)
 
-    async def receive(self, *, timeout_s: float) -> tuple[str, pb.Reply]:
+    async def receive(self, *, timeout_s: float | None) -> tuple[str, pb.Reply]:
         """Return the next Reply, after the name of its member; raises DaemonLost when none arrives in time."""
         return self._noted(await _in_time(self.connection.receive(), timeout_s, "did not answer within"))
 
@@ -329,7 +329,7 @@ class Channel:
 
     async def _begin(self, request: pb.Request) -> Call:
         if self.lost is not None:
-            raise DaemonLost(str(self.lost))
+            raise type(self.lost)(str(self.lost))
         connection = None
         try:
             connection = await self._take()
@@ -368,7 +368,9 @@ class Channel:
         return Connection(await self._address.open())
 
 
-async def _in_time(work: Awaitable[_Value], timeout_s: float, late: str) -> _Value:
+async def _in_time(work: Awaitable[_Value], timeout_s: float | None, late: str) -> _Value:
+    if timeout_s is None:
+        return await work
     try:
         async with asyncio.timeout(timeout_s):
             return await work
