@@ -30,6 +30,10 @@ _Value = TypeVar("_Value")
 _Frame = TypeVar("_Frame", bytes, memoryview)
 
 
+class HungUp(DaemonLost):
+    """A connection ended between frames or broke; the daemon may have done that, or the network between."""
+
+
 class Address(Protocol):
     """Where a daemon is: a Unix socket (unix_address.py), or a relay (tls_address.py)."""
 
@@ -105,9 +109,9 @@ class Connection:
         except BrokenFrame as error:
             raise DaemonLost(f"the sandbox daemon sent {error}") from error
         except OSError as error:
-            raise DaemonLost(f"the connection to the sandbox daemon broke ({error.strerror or error})") from error
+            raise HungUp(f"the connection to the sandbox daemon broke ({error.strerror or error})") from error
         if frame is None:
-            raise DaemonLost("the sandbox daemon closed the connection before it answered")
+            raise HungUp("the sandbox daemon closed the connection before it answered")
         return frame
 
     async def receive_exactly(self) -> pb.Reply:
@@ -151,7 +155,7 @@ class Connection:
 
 
 def _closed(error: OSError) -> DaemonLost:
-    return DaemonLost(f"the sandbox daemon closed the connection ({error.strerror or error})")
+    return HungUp(f"the sandbox daemon closed the connection ({error.strerror or error})")
 
 
 def _reply(frame: bytes) -> pb.Reply:

@@ -2,6 +2,7 @@
 
 Gateways on different machines share no files to lock, but each has connections to the daemon. One of them stays open
 while the process keeps the sandbox, and the daemon drops what it knows of the process when it ends, however it ends.
+One that the network ended is replaced, if that succeeds at once.
 
 The daemon is not trusted: what it says is bounded and timed out, and read at a pace that a flood does not change. One
 that lies can keep its own sandbox alive, or lose it, and nothing else.
@@ -10,10 +11,10 @@ that lies can keep its own sandbox alive, or lose it, and nothing else.
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Literal, NoReturn, Self
+from typing import Any, Literal, NoReturn, Self
 
 from sandbox.client import replies
-from sandbox.client.channel import Call, Channel
+from sandbox.client.channel import Call, Channel, HungUp
 from sandbox.errors import DaemonLost, SandboxError
 from sandbox.v1 import channel_pb2 as pb
 
@@ -23,6 +24,9 @@ _ANSWER_TIMEOUT_S = 5.0
 # The daemon says at most every 50 ms what changed. What comes sooner waits in the socket, and so does its sender.
 _PACE_S = 0.025
 _PRESENCE_BYTES = 64
+# A connection that ends sooner is not replaced.
+_ATTACHED_LEAST_S = 1.0
+_NOT_ATTACHED = "this gateway is not attached to the sandbox any more"
 
 
 class Presence:
@@ -77,7 +81,7 @@ class Presence:
     def end_use(self) -> None:
         self._using = False
         if self._call is not None:
-            with suppress(DaemonLost):  # the channel is marked lost, and the use ends with the connection
+            with suppress(DaemonLost):  # the use ends with the connection
                 self._say(self._call, pb.Input(in_use=False))
 
     def in_use(self) -> bool:
@@ -101,7 +105,7 @@ class Presence:
     async def _retire(self, request: pb.RetireRequest) -> Refused | None:
         async with self._retiring:
             if self._call is None:
-                raise DaemonLost(str(self._channel.lost or "this gateway is not attached to the sandbox any more"))
+                raise DaemonLost(str(self._channel.lost or _NOT_ATTACHED))
             self._answer = asyncio.get_running_loop().create_future()
             try:
                 self._say(self._call, pb.Input(retire=request))
@@ -121,37 +125,59 @@ class Presence:
             return refused
 
     def _say(self, call: Call, message: pb.Input) -> None:
-        try:
-            if call.connection.send_at_once(message):
-                raise DaemonLost("the sandbox daemon does not read who uses its sandbox")
-        except DaemonLost as error:
-            self._lose(error)
-            raise
+        if call.connection.send_at_once(message):
+            lost = DaemonLost("the sandbox daemon does not read who uses its sandbox")
+            self._lose(lost)
+            raise lost
 
     def _lose(self, error: DaemonLost) -> None:
         self._channel.mark_lost(error)
         self.close()
 
     async def _stay(self) -> None:
-        """Attach, and take what the daemon says until this is closed."""
-        error: SandboxError = DaemonLost("this gateway is not attached to the sandbox any more")
+        """Be attached until this is closed or the daemon is lost."""
+        error: SandboxError = DaemonLost(_NOT_ATTACHED)
         try:
-            async with self._channel.call(pb.Request(attach=pb.AttachRequest(process=self._process))) as call:
-                self._note(*await call.receive(timeout_s=_ANSWER_TIMEOUT_S))
-                self._call = call
-                self._attached.set_result(None)
-                while True:
-                    member, reply = await call.receive(timeout_s=None)
-                    self._note(member, reply)
-                    if member == "presence":
-                        await asyncio.sleep(_PACE_S)
+            while True:
+                async with self._channel.call(pb.Request(attach=pb.AttachRequest(process=self._process))) as call:
+                    await self._listen(call)
         except SandboxError as ended:
             error = ended
         finally:
+            self._settle(self._attached, error)
+
+    async def _listen(self, call: Call) -> None:
+        """Take what the daemon says until the connection ends, in a way that allows for another."""
+        self._note(*await call.receive(timeout_s=_ANSWER_TIMEOUT_S))
+        self._settle(self._attached)
+        self._call = call
+        since_s = asyncio.get_running_loop().time()
+        error = DaemonLost(_NOT_ATTACHED)
+        try:
+            if self._using:
+                self._say(call, pb.Input(in_use=True))
+            while True:
+                member, reply = await call.receive(timeout_s=None)
+                self._note(member, reply)
+                if member == "presence":
+                    await asyncio.sleep(_PACE_S)
+        except DaemonLost as ended:
+            error = ended
+            # The network between may have ended it. If the daemon did, it is not there or would do so again.
+            if not isinstance(ended, HungUp) or asyncio.get_running_loop().time() - since_s < _ATTACHED_LEAST_S:
+                raise
+        finally:
             self._call = None
-            for waiting in (self._attached, self._answer):
-                if waiting is not None and not waiting.done():
-                    waiting.set_exception(error)
+            self._settle(self._answer, error)
+
+    @staticmethod
+    def _settle(waiting: asyncio.Future[Any] | None, error: SandboxError | None = None) -> None:
+        if waiting is None or waiting.done():
+            return
+        if error is None:
+            waiting.set_result(None)
+        else:
+            waiting.set_exception(error)
 
     def _note(self, member: str, reply: pb.Reply) -> None:
         """Note what the daemon said; raises what it failed with, and DaemonLost for what it cannot say."""

@@ -70,7 +70,7 @@ class Ending(NamedTuple):
 def raise_failure(failure: pb.Failure) -> NoReturn:
     """Raise the error of a Failure, with its errno and its message, bounded and without control characters."""
     if failure.kind == pb.FAILURE_KIND_RETIRED:
-        raise errors.SandboxRetired("another gateway removed the sandbox; the call had not begun")
+        raise errors.SandboxRetired("another gateway removed the sandbox")
     error = _FAILURES.get(failure.kind)
     if error is None:
         raise DaemonLost(f"the sandbox daemon failed a call for no known reason ({failure.kind})")
