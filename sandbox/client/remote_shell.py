@@ -207,11 +207,9 @@ class RemoteShell:
             return result
         except DaemonLost as error:
             self.channel.mark_lost(error)
+            message = _lost_message(error, "command")
             return protocols.ExecResult(
-                "daemon_lost",
-                output=output.pieces(),
-                output_bytes=output.size_bytes,
-                message=_lost_message(error, "command"),
+                "daemon_lost", output=output.pieces(), output_bytes=output.size_bytes, message=message
             )
         except SandboxError as error:
             return protocols.ExecResult("failed_to_start", message=str(error))

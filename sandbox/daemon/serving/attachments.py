@@ -12,7 +12,7 @@ from sandbox.v1 import channel_pb2 as wire
 
 ATTACHED_LIMIT = 64
 _PROCESS_CHARS = 128
-_TELL_INTERVAL_S = 0.05
+_CHANGE_INTERVAL_S = 0.05
 # How long a retirement waits for calls whose process says that it has none. They are ending because their caller hung
 # up, or they were faster than the word of their use, which came by another connection.
 _SETTLE_S = 1.0
@@ -85,19 +85,19 @@ class Attachments:
             one.outdated.set()
 
     async def _tell(self, one: "_Attachment") -> None:
-        """Tell a process what changes. One that does not read it is told the newest state when it does."""
-        told = None
+        """Tell a process what changes. One that does not read it gets the newest state when it does."""
+        sent = None
         while True:
             await one.outdated.wait()
             one.outdated.clear()
             state = wire.Presence(others=self._others(one), others_in_use=self._in_use(but=one), retired=self.retired)
-            if state != told:
-                told = state
+            if state != sent:
+                sent = state
                 try:
                     await one.send(wire.Reply(presence=state))
                 except OSError:
                     return  # it hung up, which ends the attachment
-                await asyncio.sleep(_TELL_INTERVAL_S)
+                await asyncio.sleep(_CHANGE_INTERVAL_S)
 
 
 class _Attachment:

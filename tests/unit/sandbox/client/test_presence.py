@@ -293,15 +293,15 @@ async def test_a_daemon_lets_only_so_many_attach_under_names_of_some_length(tmp_
         assert await channel.query(health, "health", lambda reply: reply.calls, timeout_s=5.0) == 1
 
 
-async def test_changes_are_told_at_a_bounded_rate_and_the_last_one_always(tmp_path: Path) -> None:
+async def test_changes_are_sent_at_a_bounded_rate_and_the_last_one_always(tmp_path: Path) -> None:
     async with started(tmp_path, "unix") as place:
         mine, other = await place.attach("mine"), await place.attach("other")
-        told: list[bool] = []
+        heard: list[bool] = []
         note = mine._note
 
         def noted(member: str, reply: pb.Reply) -> None:
             note(member, reply)
-            told.append(reply.presence.others_in_use)
+            heard.append(reply.presence.others_in_use)
 
         mine._note = noted  # type: ignore[method-assign]
         began_s = asyncio.get_running_loop().time()
@@ -311,7 +311,7 @@ async def test_changes_are_told_at_a_bounded_rate_and_the_last_one_always(tmp_pa
             other.end_use()
         assert other.begin_use()
         await until(mine.in_use)
-        assert len(told) <= 3 + (asyncio.get_running_loop().time() - began_s) / 0.05
+        assert len(heard) <= 3 + (asyncio.get_running_loop().time() - began_s) / 0.05
         other.end_use()
         await until(lambda: not mine.in_use())
 
