@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from sandbox.client.channel import Channel
+from sandbox.client.channel import Channel, Connection
 from sandbox.client.channel_authority import ChannelAuthority
 from sandbox.client.channel_sandbox import ChannelSandbox, EngineRecord
 from sandbox.client.presence import Presence
@@ -314,6 +314,30 @@ async def test_changes_are_sent_at_a_bounded_rate_and_the_last_one_always(tmp_pa
         assert len(heard) <= 3 + (asyncio.get_running_loop().time() - began_s) / 0.05
         other.end_use()
         await until(lambda: not mine.in_use())
+
+
+async def test_a_gateway_that_reads_nothing_and_one_that_sends_nonsense_disturb_no_other(tmp_path: Path) -> None:
+    async with started(tmp_path, "unix") as place:
+        mine, other = await place.attach("mine"), await place.attach("other")
+        deaf, confused = Connection(await address_of(place.address).open()), place.channel()
+        await deaf.send(pb.Request(attach=pb.AttachRequest(process="deaf")))
+        for _ in range(5_000):  # more answers than its socket has room for, while it reads none
+            if deaf.send_at_once(pb.Input(retire=pb.RetireRequest())):
+                break
+        async with confused.call(pb.Request(attach=pb.AttachRequest(process="confused"))) as call:
+            await call.connection.send(pb.Input(data=b"x"))
+            with pytest.raises(DaemonLost):
+                while True:
+                    await call.receive(timeout_s=PATIENCE_S)
+        await until(lambda: (mine.others, other.others) == (2, 2))
+        for _ in range(50):
+            assert other.begin_use()
+            await until(mine.in_use)
+            other.end_use()
+            await until(lambda: not mine.in_use())
+        deaf.close()
+        await until(lambda: mine.others == 1)
+        assert await mine.retire(attached=True) is None
 
 
 async def test_a_sandbox_shows_its_uses_by_a_presence(tmp_path: Path) -> None:
