@@ -110,7 +110,7 @@ class Server:
         self._processes: Processes | None = None
         self._proxy: ProxyPort | None = None
         self._attachments: Attachments | None = None
-        self._calling: set[asyncio.Task[None]] = set()  # connections whose call is a use of the sandbox
+        self._uses = 0  # calls under way that use the sandbox
         self._health = Health(self._cgroup)
         self._call_slots = asyncio.Semaphore(CALLS_LIMIT)
         self._hangups = Hangups()
@@ -171,22 +171,17 @@ class Server:
         takes_input = (call == "exec" and request.exec.stdin) or (call == "write" and not request.write.inline)
         counted = call not in (*_TUNNELS, *_WAITS)
         self._health.calls += counted
-        task = asyncio.current_task()
-        if task is not None and call not in (*_LOOKS, *_WAITS):
-            self._calling.add(task)
+        use = call not in (*_LOOKS, *_WAITS)
+        self._uses += use
         try:
             reply = await reply_of(self._answer(call, request, frames, given))
         finally:
             self._health.calls -= counted
-            self._calling.discard(task)
+            self._uses -= use
         if reply is not None:
             await frames.send(reply)
         if takes_input:
             await given.discard()
-
-    def _is_calling(self) -> bool:
-        """Return whether a call is under way whose caller did not hang up."""
-        return any(not task.cancelling() for task in self._calling)
 
     async def _answer(
         self, call: str | None, request: wire.Request, frames: FrameSocket, given: InputStream
@@ -229,7 +224,7 @@ class Server:
             # Loaded with the first such call: a gateway on the same host has no need of it.
             from sandbox.daemon.serving.attachments import Attachments
 
-            self._attachments = Attachments(self._is_calling)
+            self._attachments = Attachments(lambda: self._uses > 0)
         await self._attachments.serve(request, frames)
 
     async def _answer_proxy(self, call: str, request: wire.Request, frames: FrameSocket) -> wire.Reply | None:
