@@ -13,6 +13,7 @@
     +-- TooManyWaiting           too many of the tenant wait already: for a sandbox to be made, a workspace to be saved
     +-- SandboxBusy              calls are under way in a sandbox that was to be stopped
     +-- DaemonLost               the daemon went away or broke the protocol during a call
+    |   +-- SandboxRetired       another gateway removed the sandbox before a call began
     +-- Exhausted                the sandbox has no process or memory left for it
     +-- InputNotTaken            a process took only a part of its input, or none
     +-- InputGap                 input begins past what a process has taken
@@ -121,6 +122,10 @@ class DaemonLost(SandboxError):
     """The daemon went away or broke the protocol during a call. `outcome` is what a tool call then ended with."""
 
     outcome = "daemon_lost"
+
+
+class SandboxRetired(DaemonLost):
+    """Another gateway removed the sandbox, or is about to, before the call began."""
 
 
 class Exhausted(SandboxError):

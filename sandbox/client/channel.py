@@ -24,10 +24,14 @@ from sandbox.errors import DaemonLost
 from sandbox.v1 import channel_pb2 as pb
 
 PROTOCOL_VERSION = 1
-_STREAM_MEMBERS = frozenset({"started", "output", "chunk"})
+_STREAM_MEMBERS = frozenset({"started", "output", "chunk", "presence", "retire"})
 
 _Value = TypeVar("_Value")
 _Frame = TypeVar("_Frame", bytes, memoryview)
+
+
+class HungUp(DaemonLost):
+    """A connection ended between frames or broke; the daemon may have done that, or the network between."""
 
 
 class Address(Protocol):
@@ -105,9 +109,9 @@ class Connection:
         except BrokenFrame as error:
             raise DaemonLost(f"the sandbox daemon sent {error}") from error
         except OSError as error:
-            raise DaemonLost(f"the connection to the sandbox daemon broke ({error.strerror or error})") from error
+            raise HungUp(f"the connection to the sandbox daemon broke ({error.strerror or error})") from error
         if frame is None:
-            raise DaemonLost("the sandbox daemon closed the connection before it answered")
+            raise HungUp("the sandbox daemon closed the connection before it answered")
         return frame
 
     async def receive_exactly(self) -> pb.Reply:
@@ -151,7 +155,7 @@ class Connection:
 
 
 def _closed(error: OSError) -> DaemonLost:
-    return DaemonLost(f"the sandbox daemon closed the connection ({error.strerror or error})")
+    return HungUp(f"the sandbox daemon closed the connection ({error.strerror or error})")
 
 
 def _reply(frame: bytes) -> pb.Reply:
@@ -183,7 +187,7 @@ class Call:
         piece = await _in_time(self.connection.receive_piece(), timeout_s, "did not answer within")
         return piece if isinstance(piece, bytes) else self._noted(piece)
 
-    async def receive(self, *, timeout_s: float) -> tuple[str, pb.Reply]:
+    async def receive(self, *, timeout_s: float | None) -> tuple[str, pb.Reply]:
         """Return the next Reply, after the name of its member; raises DaemonLost when none arrives in time."""
         return self._noted(await _in_time(self.connection.receive(), timeout_s, "did not answer within"))
 
@@ -329,7 +333,7 @@ class Channel:
 
     async def _begin(self, request: pb.Request) -> Call:
         if self.lost is not None:
-            raise DaemonLost(str(self.lost))
+            raise type(self.lost)(str(self.lost))
         connection = None
         try:
             connection = await self._take()
@@ -368,7 +372,9 @@ class Channel:
         return Connection(await self._address.open())
 
 
-async def _in_time(work: Awaitable[_Value], timeout_s: float, late: str) -> _Value:
+async def _in_time(work: Awaitable[_Value], timeout_s: float | None, late: str) -> _Value:
+    if timeout_s is None:
+        return await work
     try:
         async with asyncio.timeout(timeout_s):
             return await work

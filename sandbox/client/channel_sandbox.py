@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import NoReturn, Protocol
 
 from sandbox.client import replies
 from sandbox.client.channel import Channel
@@ -11,23 +11,37 @@ from sandbox.client.remote_fs import RemoteFS
 from sandbox.client.remote_network import RemoteNetwork
 from sandbox.client.remote_processes import RemoteProcesses
 from sandbox.client.remote_shell import DEFAULT_SPILL_LIMIT_BYTES, RemoteShell
-from sandbox.errors import DaemonLost
+from sandbox.errors import DaemonLost, SandboxRetired
 from sandbox.protocols import FileSystem
 from sandbox.sandbox import SandboxSpec
-from sandbox.thread_lock import ThreadLock
 from sandbox.usage import Health
 from sandbox.v1 import channel_pb2 as pb
+
+
+class Uses(Protocol):
+    """Shows other processes what this one does with a sandbox, and the other way round: a ThreadLock, or a Presence."""
+
+    def begin_use(self) -> bool:
+        """Note that calls are under way; False when the sandbox was or is being removed."""
+
+    def end_use(self) -> None: ...
+
+    def in_use(self) -> bool:
+        """Return whether calls of any process are under way."""
+
+    def take_ended_processes(self) -> int | None:
+        """Return how many processes ended and were not reported yet, and note that they are; None: ask again later."""
 
 
 @dataclass(frozen=True)
 class EngineRecord:
     """What its engine records of a sandbox.
 
-    `lock` shows other processes what this one does with the sandbox; the engine closes it. `outdated` says that the
+    `uses` shows other processes what this one does with the sandbox; the engine closes it. `outdated` says that the
     sandbox was made from a different spec. `overdue_s` returns how long it is past its lifetime.
     """
 
-    lock: ThreadLock | None = None
+    uses: Uses | None = None
     outdated: bool = False
     ended_processes: int = 0
     overdue_s: Callable[[], float | None] = lambda: None
@@ -49,7 +63,7 @@ class ChannelSandbox:
         self.posture = posture
         self.channel = channel
         self._record = record or EngineRecord()
-        self.lock = self._record.lock
+        self._uses = self._record.uses
         self._ended_processes = self._record.ended_processes
         self._users = 0
         # The environment travels with each command, not with the container: pid 1 has no use for a tenant's secrets.
@@ -77,11 +91,11 @@ class ChannelSandbox:
 
     @property
     def busy(self) -> bool:
-        return self._users > 0 or (self.lock is not None and self.lock.in_use())
+        return self._users > 0 or (self._uses is not None and self._uses.in_use())
 
     def take_ended_processes(self) -> int:
-        """Return how many processes ended with stops, once; 0 also while the lock is not available."""
-        ended = self.lock.take_ended_processes() if self._ended_processes and self.lock is not None else None
+        """Return how many processes ended with stops, once; 0 also while that is not known."""
+        ended = self._uses.take_ended_processes() if self._ended_processes and self._uses is not None else None
         if ended is None:
             return 0
         self._ended_processes = 0
@@ -92,16 +106,16 @@ class ChannelSandbox:
         return self.channel.lost is None
 
     def borrow(self) -> bool:
-        if self._users == 0 and self.lock is not None and not self.lock.begin_use():
-            self.channel.mark_lost(DaemonLost("another gateway removed the sandbox"))
+        if self._users == 0 and self._uses is not None and not self._uses.begin_use():
+            self.channel.mark_lost(SandboxRetired("another gateway removed the sandbox"))
             return False
         self._users += 1
         return True
 
     def give_back(self) -> None:
         self._users -= 1
-        if self._users == 0 and self.lock is not None:
-            self.lock.end_use()
+        if self._users == 0 and self._uses is not None:
+            self._uses.end_use()
 
     async def health(self, *, count_disk: bool = False) -> Health:
         """Return what the daemon reports; raises DaemonLost, also when it does not answer for 5 s."""
@@ -122,5 +136,5 @@ class ChannelSandbox:
         return True
 
     def close(self) -> None:
-        """Close the channel. The engine releases the lock, which removing the sandbox requires."""
+        """Close the channel. The engine closes what shows its uses."""
         self.channel.close()

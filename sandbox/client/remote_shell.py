@@ -19,7 +19,7 @@ from sandbox.client.channel import Channel
 from sandbox.client.program_stream import CallersFault, ProgramStream, receive_exec
 from sandbox.client.replies import Ending
 from sandbox.daemon.programs.output import BYTES_PER_CHARACTER, count_characters, prefix_length
-from sandbox.errors import DaemonLost, SandboxError
+from sandbox.errors import DaemonLost, SandboxError, SandboxRetired
 from sandbox.file_rules import FileRules
 from sandbox.v1 import channel_pb2 as pb
 
@@ -207,7 +207,7 @@ class RemoteShell:
             return result
         except DaemonLost as error:
             self.channel.mark_lost(error)
-            message = f"{error}. The command may have run; the workspace is kept and the next call gets a new sandbox."
+            message = _lost_message(error, "command")
             return protocols.ExecResult(
                 "daemon_lost", output=output.pieces(), output_bytes=output.size_bytes, message=message
             )
@@ -257,7 +257,7 @@ class RemoteShell:
             raise fault.error from None
         except DaemonLost as error:
             self.channel.mark_lost(error)
-            message = f"{error}. The program may have run; the workspace is kept and the next call gets a new sandbox."
+            message = _lost_message(error, "program")
             return protocols.ProgramResult("daemon_lost", output_bytes=stream.output_bytes, message=message)
         except SandboxError as error:
             outcome = "pids_limit" if error.errno == errno.EAGAIN else "failed_to_start"
@@ -343,6 +343,11 @@ def _result(reply: pb.ExecReply, output: _Output, limit: pb.OutputLimit) -> prot
         evicted=evicted,
         message=_command_message(ended, reply),
     )
+
+
+def _lost_message(error: DaemonLost, what: str) -> str:
+    ran = "did not run" if isinstance(error, SandboxRetired) else "may have run"
+    return f"{error}. The {what} {ran}; the workspace is kept and the next call gets a new sandbox."
 
 
 def _spilled(evicted: pb.Evicted, limit: pb.OutputLimit) -> protocols.SpilledOutput:

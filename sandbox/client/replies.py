@@ -5,7 +5,7 @@ an honest daemon cannot send.
 """
 
 import re
-from typing import Any, NamedTuple, NoReturn, TypeVar
+from typing import Any, Literal, NamedTuple, NoReturn, TypeVar
 
 from google.protobuf.message import Message
 
@@ -19,6 +19,7 @@ PROCESSES_LIMIT = 64
 PROCESS_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 SIDE_LIMIT = 4096
 _ARGV_BYTES = 4096
+_ATTACHED_LIMIT = 64
 # PID_MAX_LIMIT of Linux.
 PID_LIMIT = 2**22
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
@@ -49,6 +50,12 @@ _FAILURES: dict[int, type[errors.SandboxError]] = {
 }
 
 
+_REFUSALS: dict[int, Literal["busy", "attached"] | None] = {
+    pb.REFUSAL_UNSPECIFIED: None,
+    pb.REFUSAL_BUSY: "busy",
+    pb.REFUSAL_ATTACHED: "attached",
+}
+
 _Value = TypeVar("_Value")
 
 
@@ -62,6 +69,8 @@ class Ending(NamedTuple):
 
 def raise_failure(failure: pb.Failure) -> NoReturn:
     """Raise the error of a Failure, with its errno and its message, bounded and without control characters."""
+    if failure.kind == pb.FAILURE_KIND_RETIRED:
+        raise errors.SandboxRetired("another gateway removed the sandbox")
     error = _FAILURES.get(failure.kind)
     if error is None:
         raise DaemonLost(f"the sandbox daemon failed a call for no known reason ({failure.kind})")
@@ -277,6 +286,20 @@ def health(reply: pb.HealthReply) -> Health:
         for name in ("workspace", "tmp")
     }
     return converted(Health, reply, uptime_s=count(reply.uptime_ms) / 1000, **disks)
+
+
+def presence(reply: pb.Presence) -> tuple[int, bool, bool]:
+    """Return how many others are attached, whether they have calls under way, and whether the sandbox is retired."""
+    if reply.others > _ATTACHED_LIMIT:
+        raise DaemonLost("the sandbox daemon counts more gateways than it lets attach")
+    return reply.others, reply.others_in_use, reply.retired
+
+
+def refused(reply: pb.RetireReply) -> Literal["busy", "attached"] | None:
+    """Return why a sandbox was not retired, None when it was."""
+    if reply.refused not in _REFUSALS:
+        raise DaemonLost(f"the sandbox daemon refuses to be retired for no known reason ({reply.refused})")
+    return _REFUSALS[reply.refused]
 
 
 def _size(reply: pb.Process) -> tuple[int, int]:

@@ -49,6 +49,13 @@ class FailureKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     FAILURE_KIND_INTERNAL: _ClassVar[FailureKind]
     FAILURE_KIND_EXHAUSTED: _ClassVar[FailureKind]
     FAILURE_KIND_INPUT_GAP: _ClassVar[FailureKind]
+    FAILURE_KIND_RETIRED: _ClassVar[FailureKind]
+
+class Refusal(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    REFUSAL_UNSPECIFIED: _ClassVar[Refusal]
+    REFUSAL_BUSY: _ClassVar[Refusal]
+    REFUSAL_ATTACHED: _ClassVar[Refusal]
 OUTPUT_STREAM_UNSPECIFIED: OutputStream
 OUTPUT_STREAM_STDOUT: OutputStream
 OUTPUT_STREAM_STDERR: OutputStream
@@ -80,9 +87,13 @@ FAILURE_KIND_INVALID_ARGUMENT: FailureKind
 FAILURE_KIND_INTERNAL: FailureKind
 FAILURE_KIND_EXHAUSTED: FailureKind
 FAILURE_KIND_INPUT_GAP: FailureKind
+FAILURE_KIND_RETIRED: FailureKind
+REFUSAL_UNSPECIFIED: Refusal
+REFUSAL_BUSY: Refusal
+REFUSAL_ATTACHED: Refusal
 
 class Request(_message.Message):
-    __slots__ = ("hello", "exec", "stat", "list", "read", "read_lines", "write", "edit", "glob", "grep", "mkdir", "remove", "rename", "health", "process_start", "process_list", "process_read", "process_write", "process_resize", "process_signal", "process_wait", "process_remove", "proxy", "proxy_accept", "port_connect", "refuse_hard_links")
+    __slots__ = ("hello", "exec", "stat", "list", "read", "read_lines", "write", "edit", "glob", "grep", "mkdir", "remove", "rename", "health", "process_start", "process_list", "process_read", "process_write", "process_resize", "process_signal", "process_wait", "process_remove", "proxy", "proxy_accept", "port_connect", "attach", "refuse_hard_links")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     EXEC_FIELD_NUMBER: _ClassVar[int]
     STAT_FIELD_NUMBER: _ClassVar[int]
@@ -108,6 +119,7 @@ class Request(_message.Message):
     PROXY_FIELD_NUMBER: _ClassVar[int]
     PROXY_ACCEPT_FIELD_NUMBER: _ClassVar[int]
     PORT_CONNECT_FIELD_NUMBER: _ClassVar[int]
+    ATTACH_FIELD_NUMBER: _ClassVar[int]
     REFUSE_HARD_LINKS_FIELD_NUMBER: _ClassVar[int]
     hello: HelloRequest
     exec: ExecRequest
@@ -134,19 +146,24 @@ class Request(_message.Message):
     proxy: ProxyRequest
     proxy_accept: ProxyAcceptRequest
     port_connect: PortConnectRequest
+    attach: AttachRequest
     refuse_hard_links: bool
-    def __init__(self, hello: _Optional[_Union[HelloRequest, _Mapping]] = ..., exec: _Optional[_Union[ExecRequest, _Mapping]] = ..., stat: _Optional[_Union[StatRequest, _Mapping]] = ..., list: _Optional[_Union[ListRequest, _Mapping]] = ..., read: _Optional[_Union[ReadRequest, _Mapping]] = ..., read_lines: _Optional[_Union[ReadLinesRequest, _Mapping]] = ..., write: _Optional[_Union[WriteRequest, _Mapping]] = ..., edit: _Optional[_Union[EditRequest, _Mapping]] = ..., glob: _Optional[_Union[GlobRequest, _Mapping]] = ..., grep: _Optional[_Union[GrepRequest, _Mapping]] = ..., mkdir: _Optional[_Union[MkdirRequest, _Mapping]] = ..., remove: _Optional[_Union[RemoveRequest, _Mapping]] = ..., rename: _Optional[_Union[RenameRequest, _Mapping]] = ..., health: _Optional[_Union[HealthRequest, _Mapping]] = ..., process_start: _Optional[_Union[ProcessStartRequest, _Mapping]] = ..., process_list: _Optional[_Union[ProcessListRequest, _Mapping]] = ..., process_read: _Optional[_Union[ProcessReadRequest, _Mapping]] = ..., process_write: _Optional[_Union[ProcessWriteRequest, _Mapping]] = ..., process_resize: _Optional[_Union[ProcessResizeRequest, _Mapping]] = ..., process_signal: _Optional[_Union[ProcessSignalRequest, _Mapping]] = ..., process_wait: _Optional[_Union[ProcessWaitRequest, _Mapping]] = ..., process_remove: _Optional[_Union[ProcessRemoveRequest, _Mapping]] = ..., proxy: _Optional[_Union[ProxyRequest, _Mapping]] = ..., proxy_accept: _Optional[_Union[ProxyAcceptRequest, _Mapping]] = ..., port_connect: _Optional[_Union[PortConnectRequest, _Mapping]] = ..., refuse_hard_links: _Optional[bool] = ...) -> None: ...
+    def __init__(self, hello: _Optional[_Union[HelloRequest, _Mapping]] = ..., exec: _Optional[_Union[ExecRequest, _Mapping]] = ..., stat: _Optional[_Union[StatRequest, _Mapping]] = ..., list: _Optional[_Union[ListRequest, _Mapping]] = ..., read: _Optional[_Union[ReadRequest, _Mapping]] = ..., read_lines: _Optional[_Union[ReadLinesRequest, _Mapping]] = ..., write: _Optional[_Union[WriteRequest, _Mapping]] = ..., edit: _Optional[_Union[EditRequest, _Mapping]] = ..., glob: _Optional[_Union[GlobRequest, _Mapping]] = ..., grep: _Optional[_Union[GrepRequest, _Mapping]] = ..., mkdir: _Optional[_Union[MkdirRequest, _Mapping]] = ..., remove: _Optional[_Union[RemoveRequest, _Mapping]] = ..., rename: _Optional[_Union[RenameRequest, _Mapping]] = ..., health: _Optional[_Union[HealthRequest, _Mapping]] = ..., process_start: _Optional[_Union[ProcessStartRequest, _Mapping]] = ..., process_list: _Optional[_Union[ProcessListRequest, _Mapping]] = ..., process_read: _Optional[_Union[ProcessReadRequest, _Mapping]] = ..., process_write: _Optional[_Union[ProcessWriteRequest, _Mapping]] = ..., process_resize: _Optional[_Union[ProcessResizeRequest, _Mapping]] = ..., process_signal: _Optional[_Union[ProcessSignalRequest, _Mapping]] = ..., process_wait: _Optional[_Union[ProcessWaitRequest, _Mapping]] = ..., process_remove: _Optional[_Union[ProcessRemoveRequest, _Mapping]] = ..., proxy: _Optional[_Union[ProxyRequest, _Mapping]] = ..., proxy_accept: _Optional[_Union[ProxyAcceptRequest, _Mapping]] = ..., port_connect: _Optional[_Union[PortConnectRequest, _Mapping]] = ..., attach: _Optional[_Union[AttachRequest, _Mapping]] = ..., refuse_hard_links: _Optional[bool] = ...) -> None: ...
 
 class Input(_message.Message):
-    __slots__ = ("data", "end")
+    __slots__ = ("data", "end", "in_use", "retire")
     DATA_FIELD_NUMBER: _ClassVar[int]
     END_FIELD_NUMBER: _ClassVar[int]
+    IN_USE_FIELD_NUMBER: _ClassVar[int]
+    RETIRE_FIELD_NUMBER: _ClassVar[int]
     data: bytes
     end: bool
-    def __init__(self, data: _Optional[bytes] = ..., end: _Optional[bool] = ...) -> None: ...
+    in_use: bool
+    retire: RetireRequest
+    def __init__(self, data: _Optional[bytes] = ..., end: _Optional[bool] = ..., in_use: _Optional[bool] = ..., retire: _Optional[_Union[RetireRequest, _Mapping]] = ...) -> None: ...
 
 class Reply(_message.Message):
-    __slots__ = ("started", "output", "chunk", "hello", "exec", "entry", "entries", "read", "read_lines", "edit", "grep", "failure", "health", "process", "process_list", "process_read", "proxy", "tunnel")
+    __slots__ = ("started", "output", "chunk", "hello", "exec", "entry", "entries", "read", "read_lines", "edit", "grep", "failure", "health", "process", "process_list", "process_read", "proxy", "tunnel", "presence", "retire")
     STARTED_FIELD_NUMBER: _ClassVar[int]
     OUTPUT_FIELD_NUMBER: _ClassVar[int]
     CHUNK_FIELD_NUMBER: _ClassVar[int]
@@ -165,6 +182,8 @@ class Reply(_message.Message):
     PROCESS_READ_FIELD_NUMBER: _ClassVar[int]
     PROXY_FIELD_NUMBER: _ClassVar[int]
     TUNNEL_FIELD_NUMBER: _ClassVar[int]
+    PRESENCE_FIELD_NUMBER: _ClassVar[int]
+    RETIRE_FIELD_NUMBER: _ClassVar[int]
     started: Started
     output: Output
     chunk: Chunk
@@ -183,7 +202,9 @@ class Reply(_message.Message):
     process_read: ProcessReadReply
     proxy: ProxyReply
     tunnel: Tunnel
-    def __init__(self, started: _Optional[_Union[Started, _Mapping]] = ..., output: _Optional[_Union[Output, _Mapping]] = ..., chunk: _Optional[_Union[Chunk, _Mapping]] = ..., hello: _Optional[_Union[HelloReply, _Mapping]] = ..., exec: _Optional[_Union[ExecReply, _Mapping]] = ..., entry: _Optional[_Union[Entry, _Mapping]] = ..., entries: _Optional[_Union[EntriesReply, _Mapping]] = ..., read: _Optional[_Union[ReadReply, _Mapping]] = ..., read_lines: _Optional[_Union[ReadLinesReply, _Mapping]] = ..., edit: _Optional[_Union[EditReply, _Mapping]] = ..., grep: _Optional[_Union[GrepReply, _Mapping]] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ..., health: _Optional[_Union[HealthReply, _Mapping]] = ..., process: _Optional[_Union[Process, _Mapping]] = ..., process_list: _Optional[_Union[ProcessListReply, _Mapping]] = ..., process_read: _Optional[_Union[ProcessReadReply, _Mapping]] = ..., proxy: _Optional[_Union[ProxyReply, _Mapping]] = ..., tunnel: _Optional[_Union[Tunnel, _Mapping]] = ...) -> None: ...
+    presence: Presence
+    retire: RetireReply
+    def __init__(self, started: _Optional[_Union[Started, _Mapping]] = ..., output: _Optional[_Union[Output, _Mapping]] = ..., chunk: _Optional[_Union[Chunk, _Mapping]] = ..., hello: _Optional[_Union[HelloReply, _Mapping]] = ..., exec: _Optional[_Union[ExecReply, _Mapping]] = ..., entry: _Optional[_Union[Entry, _Mapping]] = ..., entries: _Optional[_Union[EntriesReply, _Mapping]] = ..., read: _Optional[_Union[ReadReply, _Mapping]] = ..., read_lines: _Optional[_Union[ReadLinesReply, _Mapping]] = ..., edit: _Optional[_Union[EditReply, _Mapping]] = ..., grep: _Optional[_Union[GrepReply, _Mapping]] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ..., health: _Optional[_Union[HealthReply, _Mapping]] = ..., process: _Optional[_Union[Process, _Mapping]] = ..., process_list: _Optional[_Union[ProcessListReply, _Mapping]] = ..., process_read: _Optional[_Union[ProcessReadReply, _Mapping]] = ..., proxy: _Optional[_Union[ProxyReply, _Mapping]] = ..., tunnel: _Optional[_Union[Tunnel, _Mapping]] = ..., presence: _Optional[_Union[Presence, _Mapping]] = ..., retire: _Optional[_Union[RetireReply, _Mapping]] = ...) -> None: ...
 
 class HelloRequest(_message.Message):
     __slots__ = ("protocol_version",)
@@ -862,3 +883,33 @@ class ProcessRemoveRequest(_message.Message):
     ID_FIELD_NUMBER: _ClassVar[int]
     id: str
     def __init__(self, id: _Optional[str] = ...) -> None: ...
+
+class AttachRequest(_message.Message):
+    __slots__ = ("process",)
+    PROCESS_FIELD_NUMBER: _ClassVar[int]
+    process: str
+    def __init__(self, process: _Optional[str] = ...) -> None: ...
+
+class Presence(_message.Message):
+    __slots__ = ("others", "others_in_use", "retired")
+    OTHERS_FIELD_NUMBER: _ClassVar[int]
+    OTHERS_IN_USE_FIELD_NUMBER: _ClassVar[int]
+    RETIRED_FIELD_NUMBER: _ClassVar[int]
+    others: int
+    others_in_use: bool
+    retired: bool
+    def __init__(self, others: _Optional[int] = ..., others_in_use: _Optional[bool] = ..., retired: _Optional[bool] = ...) -> None: ...
+
+class RetireRequest(_message.Message):
+    __slots__ = ("busy", "attached")
+    BUSY_FIELD_NUMBER: _ClassVar[int]
+    ATTACHED_FIELD_NUMBER: _ClassVar[int]
+    busy: bool
+    attached: bool
+    def __init__(self, busy: _Optional[bool] = ..., attached: _Optional[bool] = ...) -> None: ...
+
+class RetireReply(_message.Message):
+    __slots__ = ("refused",)
+    REFUSED_FIELD_NUMBER: _ClassVar[int]
+    refused: Refusal
+    def __init__(self, refused: _Optional[_Union[Refusal, str]] = ...) -> None: ...

@@ -94,6 +94,9 @@ def inputs(draw: st.DrawFn) -> Input:
         pieces = draw(st.lists(st.binary(max_size=256), max_size=3))
         frames += [pb.Input(data=piece).SerializeToString() for piece in pieces]
         frames.append(pb.Input(end=True).SerializeToString())
+    if name == "attach":
+        # A daemon that is retired would have nothing left to fuzz.
+        frames += [pb.Input(in_use=using).SerializeToString() for using in draw(st.lists(st.booleans(), max_size=3))]
     whole = b"".join(len(frame).to_bytes(4, "big") + frame for frame in frames)
     sent = draw(damaged(frames))
     # A request to accept waits for as long as an earlier input keeps the proxy port open.

@@ -15,6 +15,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from sandbox.client.channel import Channel, Connection
+from sandbox.client.presence import Presence
 from sandbox.client.remote_fs import RemoteFS
 from sandbox.client.remote_processes import RemoteProcesses
 from sandbox.client.remote_shell import RemoteShell
@@ -98,6 +99,15 @@ async def _start(channel: Channel) -> object:
     return await RemoteProcesses(channel).start(ProcessSpec(_PROCESS, [b"true"], cwd="/workspace", stdin=True))
 
 
+async def _attach(channel: Channel) -> object:
+    presence = await Presence.attach(channel, "gateway")
+    try:
+        presence.begin_use()
+        return await presence.retire(), presence.others
+    finally:
+        presence.close()
+
+
 CALLS: Mapping[str, Callable[[Channel], Awaitable[object]]] = {
     "hello": lambda channel: channel.hello(timeout_s=1),
     "stat": lambda channel: RemoteFS(channel).stat(_PATH),
@@ -114,6 +124,7 @@ CALLS: Mapping[str, Callable[[Channel], Awaitable[object]]] = {
     "exec": lambda channel: _execute(channel, streamed=False),
     "exec_streamed": lambda channel: _execute(channel, streamed=True),
     "run_program": _run_program,
+    "attach": _attach,
     "process_start": _start,
     "process_list": lambda channel: RemoteProcesses(channel).list(),
     "process_read": lambda channel: RemoteProcesses(channel).read(_PROCESS, offset=7, limit_bytes=_LIMIT_BYTES),
@@ -134,6 +145,7 @@ _MEMBERS = {
     "rename": "entry",
     "exec_streamed": "exec",
     "run_program": "exec",
+    "attach": "retire",
     "process_list": "process_list",
     "process_read": "process_read",
     **dict.fromkeys(
@@ -141,7 +153,12 @@ _MEMBERS = {
         "process",
     ),
 }
-_STREAMS = {"read": ("chunk",), "exec_streamed": ("started", "output"), "run_program": ("started", "output")}
+_STREAMS = {
+    "attach": ("presence",),
+    "read": ("chunk",),
+    "exec_streamed": ("started", "output"),
+    "run_program": ("started", "output"),
+}
 _SPECIAL = {
     "id": st.sampled_from([_PROCESS, _PROCESS, _PROCESS, "p2", ""]),
     "path": st.sampled_from(

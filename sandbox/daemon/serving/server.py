@@ -17,6 +17,7 @@ import traceback
 from typing import TYPE_CHECKING
 
 from sandbox.daemon.build import BUILD
+from sandbox.daemon.failures import Fault
 from sandbox.daemon.files.write_files import remove_unfinished
 from sandbox.daemon.frames import FrameSocket, InputStream
 from sandbox.daemon.limits.disk_use import DiskReading, DiskUse, mounted_use
@@ -33,6 +34,7 @@ from sandbox.v1 import channel_pb2 as wire
 
 if TYPE_CHECKING:
     from sandbox.daemon.programs.processes import Processes
+    from sandbox.daemon.serving.attachments import Attachments
     from sandbox.daemon.serving.proxy_port import ProxyPort
 
 
@@ -71,6 +73,10 @@ def _disk_count(use: DiskUse | None) -> wire.DiskCount | None:
 CONNECTIONS_LIMIT = 512
 CALLS_LIMIT = 256
 _TUNNELS = ("proxy_accept", "port_connect")
+# A retired sandbox answers these, and no use of it is one of them.
+_LOOKS = ("hello", "health", "process_list")
+# A gateway always waits for the next connection, and keeps its place.
+_WAITS = ("proxy_accept", "attach")
 _TMP = "/tmp"  # noqa: S108
 _PEER = struct.Struct("3i")
 
@@ -103,6 +109,8 @@ class Server:
         self._executor = Executor(spawner, self._cgroup, settings.workspace, self._environment, self._disk)
         self._processes: Processes | None = None
         self._proxy: ProxyPort | None = None
+        self._attachments: Attachments | None = None
+        self._uses = 0  # calls under way that use the sandbox
         self._health = Health(self._cgroup)
         self._call_slots = asyncio.Semaphore(CALLS_LIMIT)
         self._hangups = Hangups()
@@ -161,12 +169,15 @@ class Server:
         call = request.WhichOneof("call")
         given = InputStream(frames)
         takes_input = (call == "exec" and request.exec.stdin) or (call == "write" and not request.write.inline)
-        counted = call not in _TUNNELS  # a gateway always waits for the next connection
+        counted = call not in (*_TUNNELS, *_WAITS)
         self._health.calls += counted
+        use = call not in (*_LOOKS, *_WAITS)
+        self._uses += use
         try:
             reply = await reply_of(self._answer(call, request, frames, given))
         finally:
             self._health.calls -= counted
+            self._uses -= use
         if reply is not None:
             await frames.send(reply)
         if takes_input:
@@ -176,6 +187,11 @@ class Server:
         self, call: str | None, request: wire.Request, frames: FrameSocket, given: InputStream
     ) -> wire.Reply | None:
         """Return the final frame, None if it has been sent."""
+        if self._attachments is not None and self._attachments.retired and call not in _LOOKS:
+            raise Fault(wire.FAILURE_KIND_RETIRED, "the sandbox is retired: no call begins in it any more")
+        if call == "attach":
+            await self._attach(request.attach, frames)
+            return None
         if call == "health":
             running = self._processes.running() if self._processes else 0
             disk = await self._disk_reading.read() if request.health.count_disk else ()
@@ -202,6 +218,14 @@ class Server:
                 await self._executor.execute(request.exec, frames, given)
                 return None
             return await answer_file_call(request, frames, given, self._workspace, self._disk)
+
+    async def _attach(self, request: wire.AttachRequest, frames: FrameSocket) -> None:
+        if self._attachments is None:
+            # Loaded with the first such call: a gateway on the same host has no need of it.
+            from sandbox.daemon.serving.attachments import Attachments
+
+            self._attachments = Attachments(lambda: self._uses > 0)
+        await self._attachments.serve(request, frames)
 
     async def _answer_proxy(self, call: str, request: wire.Request, frames: FrameSocket) -> wire.Reply | None:
         # Loaded with the first such call: most sandboxes have no network.

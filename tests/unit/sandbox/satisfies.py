@@ -4,7 +4,8 @@ agent and sandbox do not import each other, so only a type checker can say that 
 """
 
 from agent.filesystem import FileSystem, Shell
-from sandbox.client.channel_sandbox import ChannelSandbox
+from sandbox.client.channel_sandbox import ChannelSandbox, Uses
+from sandbox.client.presence import Presence
 from sandbox.client.remote_fs import RemoteFS
 from sandbox.client.remote_shell import RemoteShell
 from sandbox.engines.docker.docker_engine import DockerEngine
@@ -18,6 +19,7 @@ from sandbox.engines.sandbox_pool import SandboxPool
 from sandbox.keeper.keeper import ImageGate, Keeper, Leases
 from sandbox.keeper.sandbox_keeper import SandboxKeeper
 from sandbox.sandbox import Sandbox
+from sandbox.thread_lock import ThreadLock
 
 
 def local(files: LocalFS) -> FileSystem:
@@ -62,3 +64,7 @@ def docker_pool(docker: DockerEngine) -> PoolSource:
 
 def offered(made: Sandbox) -> tuple[FileSystem, Shell]:
     return made.files, made.shell
+
+
+def uses(lock: ThreadLock, presence: Presence) -> tuple[Uses, Uses]:
+    return lock, presence
