@@ -7,9 +7,11 @@ from collections.abc import Generator
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from tests.simulation.costs import COSTS, Costs
+from tests.simulation.costs import COSTS, POOL_MAKERS, Costs
 from tests.simulation.events import Process, Server, Signal, Simulation
 
+# The pool is full again by then.
+_SECONDS = 180.0
 How = Literal["compare-and-swap", "stale cache"]
 
 
@@ -90,13 +92,13 @@ def burst(how: How, *, claims: int = 500, gateways: int = 10, pool: int = 100, c
     cluster = _Cluster(simulation, costs)
     cluster.pods = [Pod(-60.0, -30.0, changed_s=-60.0) for _ in range(pool)]
     taken_s: list[float] = []
-    tried: list[set[Pod]] = [set() for _ in range(gateways)]
+    all_ = [_Gateway(cluster) for _ in range(gateways)]
 
     def thread(number: int) -> Process:
         yield simulation.chance.random() * 0.5
         began_s = simulation.now_s
         if how == "compare-and-swap":
-            pod = yield from _claim(cluster, number, tried[number % gateways])
+            pod = yield from all_[number % gateways].claim(number)
         else:
             pod = yield from _adopt(cluster, number)
         if pod.ready_s > simulation.now_s:
@@ -107,7 +109,7 @@ def burst(how: How, *, claims: int = 500, gateways: int = 10, pool: int = 100, c
         simulation.start(thread(number))
     if how == "stale cache":
         simulation.start(_reconcile(cluster, pool, until_s=20.0))
-    simulation.run(60.0)
+    simulation.run(_SECONDS)
     taken_s.sort()
     return Claimed(
         how,
@@ -123,30 +125,44 @@ def burst(how: How, *, claims: int = 500, gateways: int = 10, pool: int = 100, c
     )
 
 
-def _claim(cluster: _Cluster, number: int, tried: set[Pod]) -> Generator[Any, Any, Pod]:
-    """Claim as the design has it: the record first, then any Pod by compare-and-swap, else one made for the thread.
+@dataclass
+class _Gateway:
+    """What one process knows: the Pods that it tried, and who makes pooled ones, a few at a time."""
 
-    `tried` is what this gateway tried. Who has claimed a pooled one makes the next: the pool is filled by what was won,
-    not by a count of what a cache shows.
-    """
-    yield from cluster.write("writes")
-    won: Pod | None = None
-    while won is None and (free := [pod for pod in cluster.free() if pod not in tried]):
-        pod = cluster.simulation.chance.choice(free)
-        tried.add(pod)
-        if (yield from cluster.swap(pod, number)):
-            won = pod
-            cluster.simulation.start(_refill(cluster))
-    if won is None:
-        won = yield from cluster.create(owner=number)
-    else:
-        yield from cluster.write("writes")  # its volume's owner
-    yield from cluster.write("writes")  # the record: running
-    return won
+    cluster: _Cluster
+    tried: set[Pod] = field(default_factory=set)
 
+    def __post_init__(self) -> None:
+        self._makers = Server(self.cluster.simulation, POOL_MAKERS)
 
-def _refill(cluster: _Cluster) -> Process:
-    yield from cluster.create()
+    def claim(self, number: int) -> Generator[Any, Any, Pod]:
+        """Claim as the design has it: shut the gate, then any Pod by compare-and-swap, else one made for the thread.
+
+        Who has claimed a pooled one makes the next: the pool is filled by what was won, not by a count of what a cache
+        shows.
+        """
+        cluster = self.cluster
+        yield from cluster.write("writes")
+        won: Pod | None = None
+        while won is None and (free := [pod for pod in cluster.free() if pod not in self.tried]):
+            pod = cluster.simulation.chance.choice(free)
+            self.tried.add(pod)
+            if (yield from cluster.swap(pod, number)):
+                won = pod
+                cluster.simulation.start(self._refill())
+        yield from cluster.write("writes")  # the record: what is to be
+        if won is None:
+            won = yield from cluster.create(owner=number)
+        else:
+            yield from cluster.write("writes")  # its volume's owner
+        yield from cluster.write("writes")  # the record: running
+        return won
+
+    def _refill(self) -> Process:
+        yield from self._makers.take()
+        pod = yield from self.cluster.create()
+        yield max(0.0, pod.ready_s - self.cluster.simulation.now_s)
+        self._makers.leave()
 
 
 def _adopt(cluster: _Cluster, number: int) -> Generator[Any, Any, Pod]:
@@ -171,5 +187,9 @@ def _reconcile(cluster: _Cluster, pool: int, until_s: float) -> Process:
         if cluster.counts["writes"] > seen:
             seen = cluster.counts["writes"]
             for _ in range(max(0, pool - cluster.known())):
-                cluster.simulation.start(_refill(cluster))
+                cluster.simulation.start(_made(cluster))
         yield cluster.costs.api_s
+
+
+def _made(cluster: _Cluster) -> Process:
+    yield from cluster.create()
