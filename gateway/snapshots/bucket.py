@@ -114,6 +114,10 @@ class Bucket:
             log.warning("the bucket for snapshots cannot be used", bucket=self.name, error=problem.what, fix=problem.fix)
             raise problem.raised() from error
 
+    def problem_of(self, raised: Exception) -> Problem:
+        """Return what is behind an error that a request raised."""
+        return self.problem(raised.__cause__) if isinstance(raised.__cause__, Exception) else Problem(str(raised), "")
+
     def problem(self, error: Exception) -> Problem:
         """Return what an error says of the bucket."""
         errors, code, where = self._errors, _code(error), self._endpoint_url or "AWS"
@@ -126,7 +130,7 @@ class Bucket:
                 return Problem(f"the certificate of {where} is not trusted", fix)
             case errors.ConnectTimeoutError() | errors.ReadTimeoutError():
                 return Problem(f"{where} does not answer in time", "check the endpoint, and the way of the network to it")
-            case errors.HTTPClientError() | errors.NoRegionError() | OSError():
+            case errors.HTTPClientError() | errors.ConnectionError() | errors.NoRegionError() | OSError():
                 fix = "check snapshots.endpoint_url, snapshots.region, and the way of the network to it"
                 return Problem(f"{where} cannot be reached ({type(error).__name__})", fix)
         if code == "NoSuchBucket":
@@ -241,9 +245,8 @@ class Bucket:
                     failed = self._once.delete_objects(Bucket=self.name, Delete=which).get("Errors", ())
                     for one in failed:
                         raise self._errors.ClientError({"Error": dict(one)}, "DeleteObjects")
-                except (self._errors.ClientError, self._errors.HTTPClientError) as error:
-                    may_pass = isinstance(error, self._errors.HTTPClientError) or _code(error) in _AGAIN
-                    if wait_s is None or not may_pass:
+                except (self._errors.ClientError, self._errors.BotoCoreError) as error:
+                    if wait_s is None or (_code(error) or _AGAIN[0]) not in _AGAIN:
                         raise
                 else:
                     return

@@ -15,7 +15,7 @@ from gateway.config.model_settings import ModelSettings
 from gateway.errors import Internal, NotFound, QuotaExceeded, RequestIdReused, ThreadBusy, TooLarge, Unavailable
 from gateway.policy.document import PolicyDocument, QuotasSection
 from gateway.policy.judge import Policy
-from gateway.snapshots.places import OnDisk
+from gateway.snapshots.places import OnDisk, Place
 from gateway.snapshots.snapshot_directory import SnapshotDirectory
 from gateway.snapshots.snapshots import Snapshots
 from gateway.storage.audit_store import AuditEntry
@@ -75,6 +75,7 @@ class Harness:
         self.database = database
         self.directory = directory
         self.engine = BreakingEngine(root=directory / "engine")
+        self.place: Place = OnDisk(directory / "snapshots")
         self.threads = Store(database)
         self.threads_listed = ThreadStore(database)
         self.snapshots = self.with_store(store(database))
@@ -82,7 +83,7 @@ class Harness:
     def with_store(self, store: SnapshotStore) -> Snapshots:
         engines = ThreadEngines(EngineStore(self.database), self.engine)
         stores = store, RestoreStore(self.database), self.threads, self.threads_listed
-        return Snapshots(OnDisk(self.directory / "snapshots"), self.engine, engines, *stores)
+        return Snapshots(self.place, self.engine, engines, *stores)
 
     async def write(self, tenant: Tenant, thread: str, **files: bytes) -> None:
         await self.threads.thread(tenant.name, thread)
