@@ -25,7 +25,7 @@ class S3Server:
         session.set_credentials("test", "test")
         return session.create_client("s3", region_name="us-east-1", endpoint_url=self.url)
 
-    def keys(self, bucket: str = BUCKET) -> list[str]:
+    def names(self, bucket: str = BUCKET) -> list[str]:
         found = self.client().list_objects_v2(Bucket=bucket)  # type: ignore[attr-defined]
         return [one["Key"] for one in found.get("Contents", ())]
 

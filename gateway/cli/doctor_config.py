@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Collection, Mapping
 from dataclasses import replace
 
+from gateway.cli.database import local_database, opened_policies
 from gateway.cli.doctor_snapshots import bucket_owner_findings, snapshots_finding
 from gateway.cli.finding import Finding
-from gateway.cli.database import local_database, opened_policies
 from gateway.cli.model import checked, configured
 from gateway.cli.policy_checks import SUBAGENTS_FIX, subagents_problem
 from gateway.config.config import Config

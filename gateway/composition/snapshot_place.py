@@ -15,6 +15,8 @@ from gateway.storage.database import DatabaseIdentity
 from gateway.storage.lock_store import LockStore
 from gateway.support.background import Periodic
 
+# A start does not wait longer for a bucket.
+_CLAIM_S = 10.0
 log = structlog.get_logger(__name__)
 
 
@@ -34,9 +36,11 @@ async def open_place(stack: AsyncExitStack, base: Foundation, database: Database
     bucket = await asyncio.to_thread(bucket_of, settings, base.config.path)
     place = InBucket.opened(bucket, settings.prefix, base.instance, database, LockStore(base.database))
     try:
-        await asyncio.to_thread(place.owner.claim)
-    except Unavailable as error:
-        log.warning("no snapshot can be taken", bucket=settings.bucket, error=str(error))
+        async with asyncio.timeout(_CLAIM_S):  # the thread goes on, and so does the start
+            await asyncio.to_thread(place.owner.claim)
+    except (Unavailable, TimeoutError) as error:
+        reason = str(error) or "it does not answer in time"
+        log.warning("no snapshot can be taken", bucket=settings.bucket, error=reason)
     claim = partial(asyncio.to_thread, place.owner.claim)
     renewing = Periodic(claim, RENEW_S, "the bucket for snapshots is not renewed", (AirlockError,))
     await stack.enter_async_context(renewing.running("bucket for snapshots", at_once=False))

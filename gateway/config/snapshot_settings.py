@@ -17,18 +17,20 @@ class SnapshotSettings(Section):
     """Where the files of snapshots are, if not in `snapshots_dir`. Credentials are those of AWS's usual chain."""
 
     bucket: str | None = Field(
-        default=None, description="s3://BUCKET/PREFIX, which all gateways of a database share", examples=["s3://acme/airlock"]
+        default=None,
+        description="s3://BUCKET/PREFIX, which all gateways of a database share",
+        examples=["s3://acme/airlock"],
     )
     endpoint_url: str | None = Field(default=None, description="of another service than AWS that speaks S3")
     region: str | None = Field(default=None, description="unset means that of the environment")
     credentials_file: Path | None = Field(
         default=None,
-        description="a file as ~/.aws/credentials; unset means environment, role of the service account, or of the machine",
+        description="as ~/.aws/credentials; unset means the environment, or a role of the service account or machine",
     )
     ca_file: Path | None = Field(default=None, description="the authorities that vouch for endpoint_url, in PEM format")
     insecure_http: bool = Field(
         default=False,
-        description="allow an endpoint_url with http:// beyond this machine, where others may read and change snapshots",
+        description="allow http:// beyond this machine, where others on the network may read and change snapshots",
     )
 
     @field_validator("bucket")

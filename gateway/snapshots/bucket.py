@@ -6,6 +6,7 @@ objects are logged.
 
 import contextlib
 import itertools
+import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -19,10 +20,10 @@ from gateway.snapshots.objects import Missing
 
 # Sixteen threads of a snapshot, and a few snapshots at a time.
 _CONNECTIONS = 64
-_CONNECT_TIMEOUT_S, _READ_TIMEOUT_S = 5.0, 20.0
+_CONNECT_TIMEOUT_S, _READ_TIMEOUT_S = 5.0, 15.0
 REMOVAL_S = 40.0
 """A removal that was sent takes effect within this time: connecting, sending and the answer."""
-_TRIES = 4
+_TRIES = 3
 _FIRST_RETRY_S = 0.2
 # As many as one request may name.
 _KEYS = 1000
@@ -74,6 +75,8 @@ class Bucket:
             ) from error
         self.name, self._endpoint_url, self._region = name, endpoint_url, region
         self._errors = exceptions
+        # It says where it found credentials, and at a lower level what it sends.
+        logging.getLogger("botocore").setLevel(logging.WARNING)
         opened = session.Session()
         if credentials_file is not None:
             opened.set_config_variable("credentials_file", str(credentials_file))
@@ -111,7 +114,9 @@ class Bucket:
             if _code(error) in _MISSING:
                 raise Missing from None
             problem = self.problem(error)
-            log.warning("the bucket for snapshots cannot be used", bucket=self.name, error=problem.what, fix=problem.fix)
+            log.warning(
+                "the bucket for snapshots cannot be used", bucket=self.name, error=problem.what, fix=problem.fix
+            )
             raise problem.raised() from error
 
     def problem_of(self, raised: Exception) -> Problem:
@@ -129,7 +134,9 @@ class Bucket:
                 fix = "set snapshots.ca_file to the authority of the endpoint's certificate"
                 return Problem(f"the certificate of {where} is not trusted", fix)
             case errors.ConnectTimeoutError() | errors.ReadTimeoutError():
-                return Problem(f"{where} does not answer in time", "check the endpoint, and the way of the network to it")
+                return Problem(
+                    f"{where} does not answer in time", "check the endpoint, and the way of the network to it"
+                )
             case errors.HTTPClientError() | errors.ConnectionError() | errors.NoRegionError() | OSError():
                 fix = "check snapshots.endpoint_url, snapshots.region, and the way of the network to it"
                 return Problem(f"{where} cannot be reached ({type(error).__name__})", fix)
@@ -162,17 +169,13 @@ class Bucket:
     def upload_part(self, key: str, upload: str, number: int, data: bytes) -> Mapping[str, Any]:
         """Upload a part; return what end_upload needs to know of it."""
         with self.errors():
-            done = self._client.upload_part(
-                Bucket=self.name, Key=key, UploadId=upload, PartNumber=number, Body=data
-            )
+            done = self._client.upload_part(Bucket=self.name, Key=key, UploadId=upload, PartNumber=number, Body=data)
             return {"PartNumber": number, "ETag": done["ETag"]}
 
     def end_upload(self, key: str, upload: str, parts: Collection[Mapping[str, Any]]) -> None:
         with self.errors():
             whole = {"Parts": list(parts)}
-            self._client.complete_multipart_upload(
-                Bucket=self.name, Key=key, UploadId=upload, MultipartUpload=whole
-            )
+            self._client.complete_multipart_upload(Bucket=self.name, Key=key, UploadId=upload, MultipartUpload=whole)
 
     def give_up_upload(self, key: str, upload: str) -> None:
         with self.errors():
@@ -206,7 +209,9 @@ class Bucket:
                 try:
                     found = self._client.get_object(Bucket=self.name, Key=key, Range=wanted)
                     with contextlib.closing(found["Body"]) as body:
-                        data = body.read(size_bytes)
+                        if found["ContentLength"] > size_bytes:
+                            raise Unavailable("the server of the bucket for snapshots does not know ranges")
+                        data = body.read()  # and not a part of it, whose end would not be noticed to be early
                     return data, int(str(found.get("ContentRange", f"/{len(data)}")).rpartition("/")[2])
                 except self._errors.ClientError as error:
                     if _code(error) != _EMPTY:

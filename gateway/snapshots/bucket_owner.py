@@ -59,7 +59,7 @@ class BucketOwner:
             if holder.id != self._database.id and int(said["at_us"]) + _VALID_S * _US_PER_S > self._clock():
                 raise Misconfigured(
                     f"bucket {self._bucket.name} is in use by a gateway whose database is {holder.shown}; this "
-                    f"gateway's is {self._database.shown}, a copy of it with the same instance id, so both would change "
+                    f"gateway's is {self._database.shown}, a copy with the same instance id, so both would change "
                     "the same snapshots. Give a copy a bucket or prefix of its own. If this database replaces the "
                     f"other, stop that one's gateways and wait {_VALID_S / 60:.0f} minutes, or remove {self._key} there"
                 )

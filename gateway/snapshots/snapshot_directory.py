@@ -48,9 +48,13 @@ class SnapshotDirectory:
         """Take a shared lock to read this tenant's snapshots; InProgress while one is taken or deleted."""
         return self._locks.locked(LOCK)
 
-    def forking(self, *, alone: bool = False) -> AbstractAsyncContextManager[None]:
-        """Take a shared lock for a fork; `alone` takes it exclusively, to remove the fork of a gateway that died."""
-        return self._locks.locked(FORKING, exclusive=alone, timeout_s=0.0 if alone else None)
+    def forking(self) -> AbstractAsyncContextManager[None]:
+        """Take a shared lock for a fork."""
+        return self._locks.locked(FORKING)
+
+    def not_forking(self, *, wait: bool) -> AbstractAsyncContextManager[None]:
+        """Take that lock exclusively, to remove the forks of gateways that died; `wait` until their locks have ended."""
+        return self._locks.locked(FORKING, exclusive=True, timeout_s=self._locks.inherited_s if wait else 0.0)
 
     def begin(self, known: Collection[str]) -> int:
         """Begin a change of a directory that has the known snapshots; return their bytes. Needs the exclusive lock."""

@@ -11,7 +11,7 @@ import itertools
 import json
 import zlib
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
@@ -85,9 +85,7 @@ class SnapshotFiles:
         stored_bytes = writing.stored_bytes + manifest_bytes
         return Written(writing.files, writing.size_bytes, stored_bytes, writing.skipped, writing.stripped)
 
-    def _packed_manifest(
-        self, writing: "_Writing", contents: Contents, metadata: Mapping[str, str]
-    ) -> Iterator[bytes]:
+    def _packed_manifest(self, writing: "_Writing", contents: Contents, metadata: Mapping[str, str]) -> Iterator[bytes]:
         """Store everything but the manifest; yield that."""
         packing = zlib.compressobj(_LEVEL)
         size_bytes = 0
@@ -153,7 +151,7 @@ class SnapshotFiles:
                     seen.add(digest)
                     yield digest, size_bytes
 
-    def _read_ahead(self, wanted: Iterable[tuple[bytes, int]]) -> Iterator[tuple[bytes, bytes]]:
+    def _read_ahead(self, wanted: Iterable[tuple[bytes, int]]) -> Generator[tuple[bytes, bytes], None, None]:
         """Yield pieces with their digests, in order; threads read what comes next, a few bytes ahead."""
         waiting: deque[tuple[bytes, int, Future[bytes]]] = deque()
         waiting_bytes = 0

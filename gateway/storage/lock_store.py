@@ -40,4 +40,6 @@ class LockStore(Queries):
 def refuse_lost(connection: Connection, lock: str) -> None:
     """Raise Unavailable if a lock is lost, in the transaction that depends on it. "" is a lock that cannot be."""
     if lock and connection.execute(select(_LOCKS.id).where(_LOCKS.id == lock)).first() is None:
-        raise Unavailable("the lock on the tenant's snapshots was lost: the snapshot took too long to renew it; try again")
+        raise Unavailable(
+            "the lock on the tenant's snapshots was lost: the snapshot took too long to renew it; try again"
+        )

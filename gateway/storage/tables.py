@@ -195,8 +195,8 @@ tool_calls = Table(
     Index("ix_tool_calls_tenant", "tenant", "started_us"),
 )
 
-# Snapshots of threads' files, which are in snapshots_dir or a bucket. Those taken on request survive their thread; the automatic
-# ones (`step`, `run`, `fork`) are deleted with it.
+# Snapshots of threads' files, which are in snapshots_dir or a bucket. Those taken on request survive their thread; the
+# automatic ones (`step`, `run`, `fork`) are deleted with it.
 snapshots = Table(
     "snapshots",
     metadata,

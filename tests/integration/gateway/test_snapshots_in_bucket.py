@@ -1,22 +1,35 @@
-"""Snapshots in an S3 bucket by real gateways: replicas without a shared disk, killed ones, and a network that breaks."""
+"""Snapshots in an S3 bucket by real gateways: replicas without a shared disk, killed ones, a network that breaks."""
 
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 
 import pytest
 
 from gateway.client import Client
 from gateway.errors import Unavailable
-from tests.cutting_proxy import cut
+from tests.cutting_proxy import CuttingProxy
 from tests.docker_state import containers_of, volumes_of
 from tests.gateway_process import Home, make_home, served
 from tests.s3_server import BUCKET, CREDENTIALS, S3Server, s3_server
 
 BIG = {"command": "head -c 60000000 /dev/urandom > big"}
 SUM = {"command": "sha256sum big | cut -c1-64"}
+
+
+class UntilCut(Random):
+    """Has connections cut after a megabyte, in the midst of a piece, until so many were."""
+
+    def __init__(self, proxy: CuttingProxy) -> None:
+        super().__init__(1)
+        self._proxy, self.wanted = proxy, 0
+
+    def randint(self, a: int, b: int) -> int:
+        return 1_000_000 if self._proxy.cuts < self.wanted else 1_000_000_000
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +43,7 @@ def in_bucket(url: str, prefix: str) -> dict[str, str]:
 
 
 def objects_of(s3: S3Server, prefix: str) -> list[str]:
-    return [key for key in s3.keys() if key.startswith(f"{prefix}/") and not key.endswith(("/database", "/used"))]
+    return [key for key in s3.names() if key.startswith(f"{prefix}/") and not key.endswith(("/database", "/used"))]
 
 
 @pytest.fixture
@@ -69,7 +82,9 @@ async def test_replicas_without_a_shared_disk_restore_each_others_snapshots(
     assert volumes_of(homes[0].instance) == []
 
 
-async def test_a_gateway_that_is_killed_in_the_midst_of_an_upload_leaves_nothing_of_it(s3: S3Server, home: Home) -> None:
+async def test_a_gateway_that_is_killed_in_the_midst_of_an_upload_leaves_nothing_of_it(
+    s3: S3Server, home: Home
+) -> None:
     home.configure(snapshots=in_bucket(s3.url, "killed"))
     with served(home, CREDENTIALS) as gateway:
         async with Client(gateway.address, home.key, retry=None) as client:
@@ -98,16 +113,57 @@ async def test_a_gateway_that_is_killed_in_the_midst_of_an_upload_leaves_nothing
 async def test_connections_that_are_cut_in_the_midst_of_a_piece_cost_no_snapshot_and_no_restore(
     s3: S3Server, home: Home
 ) -> None:
-    target = s3.url.removeprefix("http://")
-    # Each connection carries one whole piece of 4 MiB, and not many.
-    async with cut(target, 1, least_bytes=5_000_000, most_bytes=11_000_000) as proxy:
+    async with CuttingProxy(s3.url.removeprefix("http://"), 1) as proxy:
+        limits = UntilCut(proxy)
+        proxy._random = limits
         home.configure(snapshots=in_bucket(f"http://{proxy.address}", "cut"))
-        with served(home, CREDENTIALS) as gateway:
+        serving = served(home, CREDENTIALS)
+        gateway = await asyncio.to_thread(serving.__enter__)  # it asks the proxy, which runs in this loop
+        try:
             async with Client(gateway.address, home.key) as client:
                 await client.call_tool("execute", BIG, thread="t")
+                limits.wanted = 1
                 kept = await client.create_snapshot("t")
-                cuts = proxy.cuts
+                assert (cuts := proxy.cuts) >= 1
+                limits.wanted = cuts + 1
                 await client.restore_snapshot(kept.id, thread="u")
-                assert proxy.cuts > cuts > 0
+                assert proxy.cuts > cuts
                 sums = [(await client.call_tool("execute", SUM, thread=one)).content for one in "tu"]
                 assert sums[0] == sums[1]
+        finally:
+            await asyncio.to_thread(serving.__exit__, None, None, None)
+
+
+async def test_a_bucket_that_does_not_answer_delays_no_start_and_is_used_once_it_does(s3: S3Server, home: Home) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        home.configure(snapshots=in_bucket(f"http://{address}", "silent"))
+        with served(home, CREDENTIALS) as gateway:
+            silent.close()
+            async with Client(gateway.address, home.key, retry=None) as client:
+                await client.write_file("t", "/workspace/x", b"one")
+                with pytest.raises(Unavailable, match="bucket"):
+                    await client.create_snapshot("t")
+                # Connections of the start were taken by the silent one; later ones come to the server.
+                proxy = await asyncio.start_server(
+                    lambda reader, writer: _forward(reader, writer, s3.url),
+                    "127.0.0.1",
+                    int(address.rpartition(":")[2]),
+                )
+                async with proxy:
+                    kept = await client.create_snapshot("t")
+                    await client.restore_snapshot(kept.id, thread="u")
+                    assert await client.read_file("u", "/workspace/x") == b"one"
+
+
+async def _forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, url: str) -> None:
+    host, _, port = url.removeprefix("http://").rpartition(":")
+    there, to_there = await asyncio.open_connection(host, int(port))
+
+    async def pump(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+        while data := await source.read(65_536):
+            target.write(data)
+            await target.drain()
+        target.close()
+
+    await asyncio.gather(pump(reader, to_there), pump(there, writer), return_exceptions=True)

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from structlog.testing import capture_logs
@@ -42,7 +42,7 @@ class Answers(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(text if code else b"")
 
-    do_POST = do_GET = do_PUT
+    do_POST = do_GET = do_PUT  # noqa: N815 - as http.server names them
 
     def log_message(self, *_: Any) -> None:
         pass
@@ -51,7 +51,7 @@ class Answers(BaseHTTPRequestHandler):
 @pytest.fixture
 def fault() -> Iterator[tuple[type[Answers], str]]:
     class Own(Answers):
-        answers = [(200, "", "")]
+        answers: ClassVar = [(200, "", "")]
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Own)
     thread = threading.Thread(target=server.serve_forever)
@@ -180,7 +180,7 @@ async def test_the_doctor_tries_the_bucket_and_leaves_nothing_in_it(s3: S3Server
 
     found = await snapshots_finding(config())
     assert (found.state, found.detail) == ("ok", f"stored in s3://{BUCKET}/{prefix}")
-    assert not any(key.startswith(prefix) for key in [*s3.keys(), *s3.uploads()])
+    assert not any(key.startswith(prefix) for key in [*s3.names(), *s3.uploads()])
     found = await snapshots_finding(config("nowhere"))
     assert found.state == "failed"
     assert "there is no bucket nowhere" in found.detail

@@ -26,7 +26,9 @@ def test_an_object_is_what_was_put_whatever_its_size(objects: Objects) -> None:
         assert taken == objects.size("a/b") == objects.takes(size)
         assert b"".join(objects.get("a/b")) == data
         assert b"".join(objects.get("a/b", 1_000_003)) == data
-        assert all(len(part) == 4096 for part in list(objects.get("a/b", 4096 if size < PART else PART))[:-1] if size < PART)
+        assert all(
+            len(part) == 4096 for part in list(objects.get("a/b", 4096 if size < PART else PART))[:-1] if size < PART
+        )
 
 
 def test_what_is_not_there_is_missing_and_removing_it_is_no_error(objects: Objects) -> None:
@@ -58,14 +60,16 @@ def test_an_object_appears_when_it_is_whole_and_what_breaks_off_leaves_none(obje
         assert list(objects.names()) == []
         raise InterruptedError("broken")
 
-    with pytest.raises(Exception, match="broken|Interrupted|cannot be used"):
+    with pytest.raises(Exception, match=r"broken|Interrupted|cannot be used"):
         objects.put("a/b", breaking())
     assert objects.size("a/b") is None
     objects.tidy()
     objects.erase()
 
 
-def test_what_a_killed_process_left_of_an_object_is_tidied_up(objects: Objects, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_killed_process_left_of_an_object_is_tidied_up(
+    objects: Objects, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A process that is killed does not give up its upload, nor remove its file."""
 
     class Killed(BaseException):

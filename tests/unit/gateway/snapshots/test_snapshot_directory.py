@@ -157,9 +157,7 @@ def test_a_reader_who_skips_files_gets_the_right_content_of_the_others(directory
     assert found == {name: files[name] for name in ("1", "4", "19")}
 
 
-def test_a_disk_that_is_nearly_full_is_left_alone(
-    on_disk: SnapshotDirectory, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_disk_that_is_nearly_full_is_left_alone(on_disk: SnapshotDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gateway.snapshots.directory_objects._KEPT_FREE_BYTES", 2**60)
     with pytest.raises(NoSpace) as refused:
         on_disk.of("s1").write(of({"a": b"1"}), _LIMITS)

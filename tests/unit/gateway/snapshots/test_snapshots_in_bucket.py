@@ -30,7 +30,7 @@ class InBucketHarness(Harness):
 
     def keys(self) -> list[str]:
         assert isinstance(self.place, InBucket)
-        found = [key for key in self.s3.keys() if key.startswith(self.place.prefix)]
+        found = [key for key in self.s3.names() if key.startswith(self.place.prefix)]
         return [key for key in found if not key.endswith(("/database", "/used"))]
 
 
