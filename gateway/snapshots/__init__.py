@@ -11,7 +11,7 @@
     objects                bytes by name, as the modules above store them
     directory_objects      objects as files
     bucket_objects         objects in an S3 bucket
-    bucket                 the requests to a bucket, and its errors with how to mend them
+    bucket                 the requests to a bucket, and its errors with how to fix them
     bucket_owner           which database's gateways use a bucket
 
 Tenants share nothing: that storing a file takes no space would reveal that another tenant has it.

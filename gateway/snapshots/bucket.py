@@ -1,4 +1,4 @@
-"""Bucket: the requests to an S3 bucket, each with a time limit, and its errors as the gateway's, with how to mend them.
+"""Bucket: the requests to an S3 bucket, each with a time limit, and its errors as the gateway's, with how to fix them.
 
 The only module that imports botocore, and on first use: it is in the extra `s3`. Neither credentials nor names of
 objects are logged.
@@ -42,14 +42,14 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True)
 class Problem:
-    """What is wrong with a bucket, and how to mend it."""
+    """What is wrong with a bucket, and how to fix it."""
 
     what: str
     fix: str
     full: bool = False
 
     def raised(self) -> AirlockError:
-        """Return it as an error for a caller, who learns neither the bucket nor how to mend it."""
+        """Return it as an error for a caller, who learns neither the bucket nor how to fix it."""
         if self.full:
             return NoSpace("the gateway's bucket is full, and keeps no more snapshots; delete some", disk="gateway")
         return Unavailable(f"the gateway's bucket for snapshots cannot be used: {self.what}; see its log")

@@ -18,7 +18,7 @@ class Objects(Protocol):
     """The objects of one tenant. Blocking; for threads, several at once.
 
     A name exists only with all of its bytes, even if this process is killed. Names have slashes, and come in order.
-    Whoever removes anything has the tenant's exclusive lock. Raises Unavailable, and NoSpace for what does not fit.
+    To remove anything, have the tenant's exclusive lock. Raises Unavailable, and NoSpace for what does not fit.
     """
 
     threads: int

@@ -53,7 +53,7 @@ class SnapshotDirectory:
         return self._locks.locked(FORKING)
 
     def not_forking(self, *, wait: bool) -> AbstractAsyncContextManager[None]:
-        """Take that lock exclusively, to remove the forks of gateways that died; `wait` until their locks have ended."""
+        """Take that lock exclusively, to remove forks of gateways that died; `wait` until their locks have ended."""
         return self._locks.locked(FORKING, exclusive=True, timeout_s=self._locks.inherited_s if wait else 0.0)
 
     def begin(self, known: Collection[str]) -> int:

@@ -13,6 +13,7 @@ import tempfile
 import threading
 import time
 from pathlib import Path
+from typing import Self
 
 import yaml
 from rich.console import Console
@@ -34,7 +35,7 @@ class PeakOf:
         self._thread = threading.Thread(target=self._watch)
         self.before_mib = self.most_mib = self._now()
 
-    def __enter__(self) -> PeakOf:
+    def __enter__(self) -> Self:
         self._thread.start()
         return self
 
@@ -56,6 +57,8 @@ async def _measured(gateway: Served, key: str, mib: int) -> list[tuple[str, floa
     async with Client(gateway.address, key) as client:
         done = await client.call_tool("execute", {"command": fill, "timeout_s": 300}, thread="from")
         assert done.exit_code == 0, done
+        kept = await client.create_snapshot("from")
+        await client.delete_snapshot(kept.id)
         for what in ("first snapshot", "the same again", "restore"):
             with PeakOf(gateway.process.pid) as memory:
                 begun_s = time.monotonic()
