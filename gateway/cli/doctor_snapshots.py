@@ -9,7 +9,7 @@ import tempfile
 from typing import TYPE_CHECKING
 
 from gateway.cli.finding import Finding
-from gateway.errors import Misconfigured, Unavailable
+from gateway.errors import AirlockError, Misconfigured, Unavailable
 from gateway.snapshots.bucket_owner import BucketOwner
 from gateway.snapshots.objects import Missing
 from gateway.snapshots.places import bucket_of
@@ -52,7 +52,7 @@ def _bucket(config: Config, shown: str) -> Finding:
     for what, attempt in (("write, read, list and remove", _probe), ("end unfinished uploads in", _probe_uploads)):
         try:
             attempt(bucket, f"{config.snapshots.prefix}doctor-{secrets.token_hex(8)}")
-        except (Unavailable, Missing) as error:
+        except (AirlockError, Missing) as error:
             said = bucket.problem_of(error)
             return Finding("snapshots", "failed", f"cannot {what} {shown}: {said.what}", said.fix)
     with contextlib.suppress(Unavailable):  # not everybody may ask

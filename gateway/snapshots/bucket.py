@@ -68,13 +68,13 @@ class Bucket:
         ca_file: Path | None = None,
     ) -> None:
         try:
-            from botocore import config, exceptions, session  # noqa: PLC0415 - an extra
+            from botocore import config, exceptions, parsers, session  # noqa: PLC0415 - an extra
         except ImportError as error:
             raise Misconfigured(
                 "snapshots.bucket: it needs the extra s3: `pip install 'airlock-agent-gateway[s3]'`"
             ) from error
         self.name, self._endpoint_url, self._region = name, endpoint_url, region
-        self._errors = exceptions
+        self._errors, self._not_s3 = exceptions, parsers.ResponseParserError
         # It says where it found credentials, and at a lower level what it sends.
         logging.getLogger("botocore").setLevel(logging.WARNING)
         opened = session.Session()
@@ -106,12 +106,12 @@ class Bucket:
             raise Misconfigured(f"snapshots: {error}") from error
 
     @contextlib.contextmanager
-    def errors(self) -> Iterator[None]:
-        """Raise the bucket's errors as the gateway's; Missing for an object that does not exist."""
+    def errors(self, *, reading: bool = False) -> Iterator[None]:
+        """Raise the bucket's errors as the gateway's; when `reading` an object that does not exist, Missing."""
         try:
             yield
-        except (self._errors.ClientError, self._errors.BotoCoreError, OSError) as error:
-            if _code(error) in _MISSING:
+        except (self._errors.ClientError, self._errors.BotoCoreError, self._not_s3, OSError) as error:
+            if reading and _code(error) in _MISSING:
                 raise Missing from None
             problem = self.problem(error)
             log.warning(
@@ -153,7 +153,8 @@ class Bucket:
             return Problem(f"bucket {self.name} is full", "raise its quota, or delete snapshots", full=True)
         if code in _SLOW:
             return Problem(f"{where} is overloaded ({code})", "try again later, or raise the bucket's limits")
-        return Problem(f"{where} answers {code or type(error).__name__}", "see the log of the service")
+        fix = "check that snapshots.endpoint_url is an S3 server, and see its log"
+        return Problem(f"{where} answers {code or type(error).__name__}", fix)
 
     # --- requests ---
 
@@ -193,7 +194,7 @@ class Bucket:
 
     def size(self, key: str) -> int | None:
         try:
-            with self.errors():
+            with self.errors(reading=True):
                 return int(self._client.head_object(Bucket=self.name, Key=key)["ContentLength"])
         except Missing:
             return None
@@ -205,7 +206,7 @@ class Bucket:
         """
         wanted = f"bytes={begin}-{begin + size_bytes - 1}"
         for wait_s in _waits():
-            with self.errors():
+            with self.errors(reading=True):
                 try:
                     found = self._client.get_object(Bucket=self.name, Key=key, Range=wanted)
                     with contextlib.closing(found["Body"]) as body:

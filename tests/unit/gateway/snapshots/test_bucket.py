@@ -79,6 +79,7 @@ def environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         ((400, "AuthorizationHeaderMalformed", "eu-west-3"), "another region", "region: eu-west-3"),
         ((400, "ExpiredToken", ""), "is denied", "docs/snapshots.md"),
         ((418, "Teapot", ""), "answers Teapot", "log"),
+        ((404, "", ""), "answers 404", "is an S3 server"),
     ],
 )
 def test_what_is_wrong_with_a_bucket_is_said_with_the_fix_and_only_to_the_operator(
@@ -93,6 +94,14 @@ def test_what_is_wrong_with_a_bucket_is_said_with_the_fix_and_only_to_the_operat
     assert "secret-message" not in str(raised.value)
     assert "secret-message" not in str(logs)
     assert str(raised.value).count("\n") == 0
+
+
+def test_a_server_of_something_else_is_an_error_with_the_fix(fault: tuple[type[Answers], str]) -> None:
+    answers, url = fault
+    answers.answers = [(200, "no xml<", "")]
+    with capture_logs() as logs, pytest.raises(Unavailable):
+        list(Bucket("b-name", endpoint_url=url, region="us-east-1").keys("a"))
+    assert "is an S3 server" in logs[-1]["fix"]
 
 
 def test_a_full_bucket_is_no_space_and_a_slow_one_is_asked_again(fault: tuple[type[Answers], str]) -> None:
