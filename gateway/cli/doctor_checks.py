@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Literal
 
 from gateway.cli.doctor_config import (
-    Finding,
     database_finding,
     directory_findings,
     is_migrated,
@@ -21,6 +20,7 @@ from gateway.cli.doctor_config import (
     policies_in_force,
     tenant_findings,
 )
+from gateway.cli.finding import Finding
 from gateway.cli.terminal import SlowWork
 from gateway.config.config import Config
 from gateway.errors import AirlockError, Misconfigured

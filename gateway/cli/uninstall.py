@@ -150,6 +150,8 @@ def _look_at_state(config: Config, path: Path, found: Found, *, keep: bool) -> N
     for outside in (database, config.resolved_snapshots_dir(), config.resolved_channel_dir()):
         if outside is not None and outside.exists() and not outside.resolve().is_relative_to(state):
             found.kept.append(str(outside))
+    if config.snapshots.bucket is not None:
+        found.kept.append(f"snapshots in {config.snapshots.bucket}")
     found.kept.append(f"{path} and its policies")
 
 

@@ -2,6 +2,7 @@
 
 foundation.py   database, telemetry, policies      sandboxes.py   engine, keeper and their decorators
 services.py     tool calls, runs, gRPC services    http.py        the HTTP listener
+snapshot_place.py  the directory or bucket of snapshots
 
 Start at `foundation.py`. Imports gateway layers below 17 and sandbox.
 """

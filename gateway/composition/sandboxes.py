@@ -11,6 +11,7 @@ from itertools import islice
 import structlog
 
 from gateway.composition.foundation import Foundation
+from gateway.composition.snapshot_place import open_place
 from gateway.errors import AirlockError
 from gateway.policy.document import QuotasSection
 from gateway.sandboxes.channel_claim import channel_use, claim_channels
@@ -19,6 +20,7 @@ from gateway.sandboxes.creation_in_threads import CreationInThreads
 from gateway.sandboxes.history import HistoryWriter
 from gateway.serving.directory_locks import locked_for
 from gateway.serving.health import Check
+from gateway.snapshots.places import Place
 from gateway.storage.database import identity_of
 from gateway.storage.engine_store import ChannelStore
 from gateway.storage.quota_store import QuotaStore
@@ -121,13 +123,17 @@ class PoolTarget:
 
 @dataclass(frozen=True)
 class Sandboxes:
-    """The engine, its id, and its sandboxes. The id is None while the engine does not answer."""
+    """The engine, its id, its sandboxes, and where their snapshots are.
+
+    The id is None while the engine does not answer.
+    """
 
     engine: Engine
     engine_id: str | None
     keeper: Keeper
     leases: Leases
     ping: Check
+    snapshots: Place
 
 
 async def open_sandboxes(stack: AsyncExitStack, base: Foundation) -> Sandboxes:
@@ -135,7 +141,7 @@ async def open_sandboxes(stack: AsyncExitStack, base: Foundation) -> Sandboxes:
     settings = base.config.sandbox
     history = HistoryWriter(TransitionStore(base.database), base.config.tenants)
     engine = _engine(base, history)
-    await _claim_directories(stack, base, engine)
+    snapshots = await _claim_directories(stack, base, engine)
     creator, pool = _creation(stack, engine, base)
     await stack.enter_async_context(history.writing(engine.id))
     keeps = settings.on_stop == "keep"
@@ -162,7 +168,7 @@ async def open_sandboxes(stack: AsyncExitStack, base: Foundation) -> Sandboxes:
     engine_id = None
     with contextlib.suppress(SandboxError):
         engine_id = await engine.id()
-    return Sandboxes(engine, engine_id, keeper, leases, engine.ping)
+    return Sandboxes(engine, engine_id, keeper, leases, engine.ping, snapshots)
 
 
 def _engine(base: Foundation, history: HistoryWriter) -> DockerEngine | MemoryEngine:
@@ -185,8 +191,11 @@ def _requests(base: Foundation) -> DockerRequests:
     return DockerRequests(base.config.sandbox.engine_url, "sandbox.engine_url of the configuration")
 
 
-async def _claim_directories(stack: AsyncExitStack, base: Foundation, engine: DockerEngine | MemoryEngine) -> None:
-    """Refuse directories of another engine or database, before anything in them counts as an orphan."""
+async def _claim_directories(stack: AsyncExitStack, base: Foundation, engine: DockerEngine | MemoryEngine) -> Place:
+    """Refuse directories of another engine or database, before anything in them counts as an orphan.
+
+    Return where snapshots are.
+    """
     database = await identity_of(base.database)
     if isinstance(engine, DockerEngine):
         channels = base.config.resolved_channel_dir()
@@ -194,11 +203,7 @@ async def _claim_directories(stack: AsyncExitStack, base: Foundation, engine: Do
             use = await channel_use(requests, await engine.id(), base.instance, channels)
         engine.boot.channels_identity = await claim_channels(use, ChannelStore(base.database))
         stack.enter_context(locked_for(channels, base.instance, database))
-    snapshots = base.config.resolved_snapshots_dir()
-    try:
-        stack.enter_context(locked_for(snapshots, base.instance, database))
-    except OSError as error:
-        log.warning("no snapshot can be taken", directory=str(snapshots), error=str(error))
+    return await open_place(stack, base, database)
 
 
 async def _watch_disks(stack: AsyncExitStack, base: Foundation) -> None:

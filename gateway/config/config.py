@@ -22,6 +22,7 @@ from gateway.config.operation_settings import (
     TelemetrySettings,
 )
 from gateway.config.section import Name, Section, problems
+from gateway.config.snapshot_settings import SnapshotSettings
 from gateway.errors import Misconfigured
 from gateway.policy.fields import ImageGlob
 from gateway.policy.yaml_lines import YamlProblem, written_twice
@@ -164,6 +165,9 @@ class Config(Section):
         default=None,
         description="snapshot files, shared by all gateways of a database; unset means state_dir/snapshots",
     )
+    snapshots: SnapshotSettings = Field(
+        default=SnapshotSettings(), examples=["`snapshots: {bucket: s3://acme/airlock, region: eu-central-1}`"]
+    )
     database_url: str | None = Field(default=None, description="unset means SQLite in state_dir")
     database_password_file: Path | None = Field(
         default=None, description="file with PostgreSQL's password, which `database_url` then leaves out"
@@ -203,6 +207,12 @@ class Config(Section):
     def _has_a_database_for_the_password(self) -> Self:
         if self.database_password_file is not None and not (self.database_url or "").startswith("postgresql"):
             raise ValueError("database_password_file: it needs `database_url: postgresql://...`")
+        return self
+
+    @model_validator(mode="after")
+    def _has_one_place_for_snapshots(self) -> Self:
+        if self.snapshots.bucket is not None and self.snapshots_dir is not None:
+            raise ValueError("snapshots_dir and snapshots.bucket: remove one; snapshots are in one place")
         return self
 
     @model_validator(mode="after")
