@@ -94,7 +94,7 @@ def manifests() -> dict[str, str]:
     values = yaml.safe_load((BASE.parent / "values.yaml").read_text(encoding="utf-8"))
     values["policies"] = {"default.yaml": (ROOT / "gateway/policy/starter.yaml").read_text(encoding="utf-8")}
     with helm_python.Chart.load(CHART) as chart:
-        rendered = chart.render(values, name="airlock", namespace="airlock")
+        rendered = chart.render(values, name="airlock", namespace="airlock-gateways")
     files: dict[str, str] = {}
     for template, text in sorted(rendered.items()):
         made = [_plain(one) for one in yaml.safe_load_all(text) if one] if template.endswith(".yaml") else []

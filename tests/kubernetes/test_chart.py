@@ -338,7 +338,7 @@ def test_plain_manifests_are_made_by_kustomize(directory: str, tmp_path: Path) -
     for one in objects:
         _check(one)
     assert "helm.sh/" not in made.stdout
-    assert {one["metadata"].get("namespace", "") for one in objects} == {"", "airlock", "airlock-sandboxes"}
+    assert {one["metadata"].get("namespace", "") for one in objects} == {"", "airlock-gateways", "airlock-sandboxes"}
     one = Rendered(objects=objects)
     (config,) = [found for found in one.all("ConfigMap") if "airlock.yaml" in found["data"]]
     sources = next(volume for volume in _pod(one)["volumes"] if volume["name"] == "config")["projected"]["sources"]
