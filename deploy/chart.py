@@ -128,16 +128,21 @@ def _files_of(config_map: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 def main(*arguments: str) -> None:
     """Write the files, or with --check compare them."""
-    wanted = {BASE / name: content for name, content in manifests().items()}
-    wanted[CHART / "values.schema.json"] = json.dumps(values_schema(), indent=1) + "\n"
-    if "--check" not in arguments:
-        for path, content in wanted.items():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(content, encoding="utf-8")
-        return
-    stale = [path for path, content in wanted.items() if not path.exists() or path.read_text("utf-8") != content]
-    if stale:
-        raise SystemExit(f"run `make chart`: {', '.join(str(path.relative_to(ROOT)) for path in stale)} would change")
+    put = _compare if "--check" in arguments else _write
+    # First the schema, by which the chart is rendered.
+    put(CHART / "values.schema.json", json.dumps(values_schema(), indent=1) + "\n")
+    for name, content in manifests().items():
+        put(BASE / name, content)
+
+
+def _write(path: Path, content: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(content, encoding="utf-8")
+
+
+def _compare(path: Path, content: str) -> None:
+    if not path.exists() or path.read_text(encoding="utf-8") != content:
+        raise SystemExit(f"run `make chart`: {path.relative_to(ROOT)} would change")
 
 
 if __name__ == "__main__":

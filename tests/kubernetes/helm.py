@@ -19,6 +19,13 @@ CHART = Path(__file__).parents[2] / "deploy/helm/airlock"
 NAMESPACE = "gateways"
 RELEASE = "airlock"
 Manifest = dict[str, Any]
+LEAST: dict[str, Any] = {
+    "database": {"url": "postgresql://airlock@postgresql.databases/airlock"},
+    "tls": {"secretName": "airlock-tls"},
+    "config": {"tenants": {"default": {"policy": "policies/default.yaml"}}},
+    "policies": {"default.yaml": "version: 1\n"},
+}
+"""The values without which nothing is rendered."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +49,13 @@ def render(sets: Sequence[Mapping[str, Any]]) -> list[Rendered]:
     command = [sys.executable, "-m", "tests.kubernetes.helm"]
     done = subprocess.run(command, input=json.dumps(sets), capture_output=True, text=True, check=True, timeout=120)
     return [Rendered(**one) for one in json.loads(done.stdout)]
+
+
+def granted() -> list[Manifest]:
+    """Return the rules of the Role that gateways have in the sandboxes' namespace, as `Cluster.grant` takes them."""
+    (one,) = render([LEAST])
+    rules: list[Manifest] = one.one("Role", f"{RELEASE}-sandboxes")["rules"]
+    return rules
 
 
 def _render(values: Mapping[str, Any]) -> dict[str, Any]:

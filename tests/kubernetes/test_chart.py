@@ -11,24 +11,20 @@ from typing import Any, get_args
 
 import pytest
 import yaml
+from kubernetes_asyncio import client
 
 from gateway.config.config import Config, SandboxSettings
 from tests.kubernetes import kinds
 from tests.kubernetes.access import Use, service_account
+from tests.kubernetes.calls import connected, refusal
 from tests.kubernetes.cluster import Cluster
-from tests.kubernetes.helm import NAMESPACE, RELEASE, Manifest, Rendered, render
+from tests.kubernetes.helm import LEAST, NAMESPACE, RELEASE, Manifest, Rendered, render
 from tests.kubernetes.kinds import BY_NAME, Kind
 from tests.kubernetes.pod_security import violations
 from tests.kubernetes.schemas import check
 from tests.kubernetes.validation import validate
 
 ROOT = Path(__file__).parents[2]
-LEAST = {
-    "database": {"url": "postgresql://airlock@postgresql.databases/airlock"},
-    "tls": {"secretName": "airlock-tls"},
-    "config": {"tenants": {"default": {"policy": "policies/default.yaml"}}},
-    "policies": {"default.yaml": "version: 1\n"},
-}
 PEER = {"podSelector": {"matchLabels": {"app": "postgresql"}}}
 SETS: dict[str, dict[str, Any]] = {
     "least": LEAST,
@@ -59,6 +55,8 @@ SETS: dict[str, dict[str, Any]] = {
         },
         "env": [{"name": "OPENAI_API_KEY", "valueFrom": {"secretKeyRef": {"name": "model", "key": "key"}}}],
         "envFrom": [{"configMapRef": {"name": "proxy"}}],
+        "volumes": [{"name": "ca", "configMap": {"name": "model-ca"}}],
+        "volumeMounts": [{"name": "ca", "mountPath": "/etc/model-ca", "readOnly": True}],
         "sandboxes": {
             "namespace": "tools",
             "quota": {"pods": 100, "requests.memory": "200Gi"},
@@ -255,7 +253,7 @@ def test_a_change_of_the_configuration_replaces_pods_and_one_of_a_policy_does_no
     assert settings.one("Deployment") != before
 
 
-def test_a_cluster_takes_the_chart_and_what_it_grants_is_what_the_engine_asks(
+async def test_a_cluster_takes_the_chart_and_a_gateway_may_do_what_it_grants(
     cluster: Cluster, rendered: dict[str, Rendered]
 ) -> None:
     cluster.namespace(NAMESPACE)
@@ -278,6 +276,12 @@ def test_a_cluster_takes_the_chart_and_what_it_grants_is_what_the_engine_asks(
     assert not any(
         "*" in verb for made in (*one.all("Role"), *one.all("ClusterRole")) for verb in _verbs(made["rules"])
     )
+
+    async with connected(cluster, cluster.token(NAMESPACE, RELEASE)) as api:
+        assert (await client.CoreV1Api(api).list_namespaced_pod("tools")).items == []
+        refused = await refusal(client.CoreV1Api(api).list_namespaced_pod(NAMESPACE))
+        assert f'User "system:serviceaccount:{NAMESPACE}:{RELEASE}" cannot list resource "pods"' in refused["message"]
+    assert cluster.used(NAMESPACE, RELEASE) == {("", "pods", "list")}
 
     (namespace,) = [made for made in cluster.objects(kinds.NAMESPACE) if made["metadata"]["name"] == "tools"]
     assert namespace["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "baseline"
