@@ -144,7 +144,7 @@ WRONG: tuple[tuple[dict[str, Any], str], ...] = (
     ({"replicas": "two"}, "at '/replicas': got string, want integer"),
     ({"replica": 3}, "additional properties 'replica' not allowed"),
     ({"image": {"digest": "latest"}}, "at '/image/digest': 'latest' does not match pattern"),
-    ({"database": {"url": "postgresql://airlock:secret@db/airlock"}}, "at '/database/url'"),
+    ({"database": {"url": "postgresql://airlock:@db/airlock"}}, "at '/database/url'"),
     ({"database": {"url": "sqlite:///airlock.db"}}, "at '/database/url'"),
     ({"sandboxes": {"podSecurity": "restricted"}}, "at '/sandboxes/podSecurity': value must be one of"),
     ({"config": {"state_dir": "/data"}}, "at '/config': additional properties 'state_dir' not allowed"),
