@@ -175,7 +175,7 @@ def _engine(base: Foundation, history: HistoryWriter) -> DockerEngine | MemoryEn
     config, settings = base.config, base.config.sandbox
     if settings.engine == "memory":
         log.warning("sandbox.engine is memory: every command runs on this machine, unconfined, as the gateway's user")
-        root = config.path(config.state_dir) / "memory"
+        root = config.path(config.state_dir).resolve() / "memory"
         return MemoryEngine(root=root, lifetime_s=settings.lifetime_s, on_transition=history.report)
     return DockerEngine(
         instance=base.instance,

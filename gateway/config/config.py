@@ -239,7 +239,7 @@ class Config(Section):
         if not isinstance(document, dict):
             raise Misconfigured(f"{path}: must be a mapping; create one with `airlock init DIR`")
         try:
-            return cls.model_validate({**document, "directory": path.resolve().parent})
+            return cls.model_validate({**document, "directory": path.absolute().parent})
         except ValidationError as error:
             raise Misconfigured(f"{path}: {problems(error, cls)}") from error
 
@@ -248,12 +248,16 @@ class Config(Section):
         return self.model_copy(update={"http": self.http.model_copy(update={"listen": listen})}) if listen else self
 
     def path(self, relative: Path) -> Path:
-        return (self.directory / relative).resolve()
+        """Return an absolute path whose links are followed at each use.
+
+        A mounted ConfigMap or Secret is a link to its current version, and the versions before it are removed.
+        """
+        return Path(os.path.normpath(self.directory / relative))
 
     def resolved_database_url(self) -> str:
         """Return the SQLAlchemy URL; Misconfigured if the password file cannot be read."""
         if self.database_url is None:
-            return f"sqlite:///{self.path(self.state_dir)}/airlock.db"
+            return f"sqlite:///{self.path(self.state_dir).resolve()}/airlock.db"
         if self.database_password_file is None:
             return self.database_url
         return _with_password(self.database_url, self.path(self.database_password_file))
@@ -261,10 +265,10 @@ class Config(Section):
     def resolved_channel_dir(self) -> Path:
         """Return the directory of sandbox sockets; the engine must find it at the same path."""
         named = self.sandbox.channel_dir or os.environ.get("AIRLOCK_CHANNEL_DIR")
-        return self.path(Path(named) if named else self.state_dir / "channels")
+        return self.path(Path(named) if named else self.state_dir / "channels").resolve()
 
     def resolved_snapshots_dir(self) -> Path:
-        return self.path(self.snapshots_dir or self.state_dir / "snapshots")
+        return self.path(self.snapshots_dir or self.state_dir / "snapshots").resolve()
 
     def model_of(self, tenant: str) -> ModelSettings:
         """Return the complete model settings of a tenant; Misconfigured for another endpoint without a key."""
