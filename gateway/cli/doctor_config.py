@@ -26,7 +26,8 @@ from gateway.storage.policy_store import OPERATOR, digest_of_text
 from gateway.tenancy.tenants import Tenant, Tenants
 from gateway.tool_calls.program_check import missing_programs
 from sandbox.engines.docker.docker_engine import DockerEngine
-from sandbox.engines.docker.docker_requests import DockerRequests, EngineFacts, inspect_image
+from sandbox.engines.docker.docker_requests import DockerRequests, inspect_image
+from sandbox.engines.docker.engine_facts import EngineFacts
 from sandbox.engines.docker.image_pulls import pullable
 from sandbox.engines.docker.workspace_transfer import EngineDisk
 from sandbox.engines.pooled_sandbox import PoolKind
@@ -187,7 +188,10 @@ async def tenant_findings(
         if subagents := _subagents(name, config, tenant):
             yield subagents
     yield _pool(config, {PoolKind.of(tenant.sandbox_spec("doctor")) for tenant in tenants.values()})
-    yield _reserve(await EngineDisk(requests).free_bytes(), config.sandbox.disk_reserve_mib)
+    if requests.relays is not None:
+        yield Finding("reserve", "ok", "on another machine, where each sandbox watches it; restores are not checked")
+    else:
+        yield _reserve(await EngineDisk(requests).free_bytes(), config.sandbox.disk_reserve_mib)
     yield await snapshots_finding(config)
 
 

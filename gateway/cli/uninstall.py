@@ -64,11 +64,11 @@ async def uninstall(
 
 
 async def _uninstall(cli: Cli, config: Config, path: Path, *, keep_state: bool, yes: bool) -> None:
-    from sandbox.engines.docker.docker_requests import DockerRequests
+    from gateway.sandboxes.docker_access import docker_requests
 
     found, engine = Found(_instance(config)), None
     if config.sandbox.engine != "memory":
-        engine = DockerRequests(config.sandbox.engine_url, "sandbox.engine_url of the configuration")
+        engine = docker_requests(config)
     with contextlib.nullcontext() if engine is None else contextlib.closing(engine):
         if found.instance and engine is not None:
             await _look(engine, found)

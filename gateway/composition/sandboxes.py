@@ -17,6 +17,7 @@ from gateway.policy.document import QuotasSection
 from gateway.sandboxes.channel_claim import channel_use, claim_channels
 from gateway.sandboxes.counted_creation import CountedCreation, QuotasOf
 from gateway.sandboxes.creation_in_threads import CreationInThreads
+from gateway.sandboxes.docker_access import docker_requests
 from gateway.sandboxes.history import HistoryWriter
 from gateway.serving.directory_locks import locked_for
 from gateway.serving.health import Check
@@ -33,7 +34,6 @@ from gateway.telemetry.telemetry import Telemetry
 from gateway.tenancy.quotas import Quotas
 from gateway.tenancy.tenants import Tenants
 from sandbox.engines.docker.docker_engine import DockerEngine
-from sandbox.engines.docker.docker_requests import DockerRequests
 from sandbox.engines.docker.image_pulls import ImagePulls, PullingCreation, pullable
 from sandbox.engines.docker.workspace_transfer import EngineDisk
 from sandbox.engines.engine import Creator, Engine
@@ -181,14 +181,10 @@ def _engine(base: Foundation, history: HistoryWriter) -> DockerEngine | MemoryEn
         instance=base.instance,
         channel_root=config.resolved_channel_dir(),
         runtime_image=settings.runtime_image,
-        requests=_requests(base),
+        requests=docker_requests(config),
         lifetime_s=settings.lifetime_s,
         on_transition=history.report,
     )
-
-
-def _requests(base: Foundation) -> DockerRequests:
-    return DockerRequests(base.config.sandbox.engine_url, "sandbox.engine_url of the configuration")
 
 
 async def _claim_directories(stack: AsyncExitStack, base: Foundation, engine: DockerEngine | MemoryEngine) -> Place:
@@ -199,7 +195,7 @@ async def _claim_directories(stack: AsyncExitStack, base: Foundation, engine: Do
     database = await identity_of(base.database)
     if isinstance(engine, DockerEngine):
         channels = base.config.resolved_channel_dir()
-        with contextlib.closing(_requests(base)) as requests:
+        with contextlib.closing(docker_requests(base.config)) as requests:
             use = await channel_use(requests, await engine.id(), base.instance, channels)
         engine.boot.channels_identity = await claim_channels(use, ChannelStore(base.database))
         stack.enter_context(locked_for(channels, base.instance, database))
@@ -209,9 +205,9 @@ async def _claim_directories(stack: AsyncExitStack, base: Foundation, engine: Do
 async def _watch_disks(stack: AsyncExitStack, base: Foundation) -> None:
     settings, free = base.config.sandbox, None
     if settings.engine != "memory":
-        requests = _requests(base)
+        requests = docker_requests(base.config)
         stack.callback(requests.close)
-        free = EngineDisk(requests).free_bytes
+        free = EngineDisk(requests).free_bytes if requests.relays is None else None
     reserve_bytes = settings.disk_reserve_mib * 1024 * 1024
     state_dir = base.config.path(base.config.state_dir)
     await stack.enter_async_context(watched_disks(base.telemetry, free, state_dir, reserve_bytes=reserve_bytes))
@@ -222,7 +218,7 @@ def _creation(
 ) -> tuple[Creator, SandboxPool | None]:
     settings, pulls = base.config.sandbox, None
     if settings.engine != "memory" and settings.pull != "never":
-        requests = _requests(base)
+        requests = docker_requests(base.config)
         pulls = ImagePulls(requests, wait_s=settings.pull_wait_s, timeout_s=settings.pull_timeout_s)
         stack.callback(pulls.close)
 

@@ -6,7 +6,7 @@ from typing import Any, Literal, Self
 from urllib.parse import quote, urlsplit
 
 import yaml
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import Field, IPvAnyAddress, ValidationError, field_validator, model_validator
 
 from gateway.config.agent_settings import AgentSettings
 from gateway.config.http_settings import HttpSettings
@@ -74,7 +74,20 @@ class SandboxSettings(Section):
         description="memory is for development: commands run unconfined on this machine, and only loopback is served",
     )
     engine_url: str | None = Field(
-        default=None, description="Docker engine; unset means DOCKER_HOST or the default socket"
+        default=None,
+        description="Docker engine; unset means DOCKER_HOST or the default socket. tcp:// and ssh:// can be another "
+        "machine (docs/deployment.md)",
+    )
+    channel_host: str | None = Field(
+        default=None,
+        min_length=1,
+        description="the address at which this gateway reaches the sandboxes of an engine on another machine; unset: "
+        "the host in engine_url, or none if that is this machine",
+    )
+    channel_listen: IPvAnyAddress | None = Field(
+        default=None,
+        description="the address of the engine's host on which the ports of its sandboxes are published; unset: "
+        "channel_host, which must then be an IP address",
     )
     images: tuple[ImageGlob, ...] | None = Field(
         default=None,
@@ -92,7 +105,8 @@ class SandboxSettings(Section):
     pull_timeout_s: float = Field(default=600.0, gt=0, le=86_400, description="how long a pull may take")
     runtime_image: str = Field(default="airlock-runtime", description="the daemon's bundle, of the gateway's version")
     channel_dir: Path | None = Field(
-        default=None, description="directory of sandbox sockets; unset: AIRLOCK_CHANNEL_DIR or state_dir/channels"
+        default=None,
+        description="directory of sandbox sockets and locks; unset: AIRLOCK_CHANNEL_DIR or state_dir/channels",
     )
     idle_timeout_s: float = Field(
         default=600.0, gt=0, le=604_800, allow_inf_nan=False, description="a sandbox unused for this long is stopped"

@@ -1,4 +1,5 @@
-"""The engines that the conformance suite runs on: Docker, in memory, and each with all decorators of a gateway.
+"""The engines that the conformance suite runs on: Docker here and on another machine, in memory, and each with all
+decorators of a gateway.
 
 `kind`, `engine` and `engines` are fixtures. `engine` is one of a session; who needs engines of its own, one after
 another as a gateway is started again, makes them on the test's `engines`.
@@ -7,9 +8,11 @@ another as a gateway is started again, makes them on the test's `engines`.
 from __future__ import annotations
 
 import asyncio
+import subprocess
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import cast
 
@@ -31,16 +34,16 @@ from sandbox.engines.pooled_sandbox import PoolKind
 from sandbox.engines.sandbox_pool import SandboxPool
 from sandbox.sandbox import Sandbox, SandboxSpec
 from sandbox.transition import Transition
-from tests.docker_state import containers_of, volumes_of
-from tests.integration.sandbox.live_engine import RUNTIME_IMAGE, instance_id
+from tests.integration.sandbox.live_engine import IMAGE, RUNTIME_IMAGE, instance_id
 from tests.relayed_process import INSTANCE, RelayedProcess
+from tests.remote_engine import RemoteEngine, remote_engine
 from tests.unit.gateway.telemetry.seen import watching
 
 
 def only(kind: str, reason: str) -> pytest.MarkDecorator:
     """Have a test run on engines of one kind, for a reason that says what the others do not promise."""
     assert reason
-    return pytest.mark.parametrize("kind", [kind], indirect=True)
+    return pytest.mark.parametrize("kind", [kind, _REMOTE] if kind == "docker" else [kind], indirect=True)
 
 
 Innermost = DockerEngine | MemoryEngine
@@ -97,9 +100,38 @@ class DockerEngines(Engines):
             on_transition=self.transitions.append,
         )
 
+    def docker(self, *arguments: str) -> str:
+        """Return what the docker command says."""
+        return subprocess.run(["docker", *arguments], check=True, capture_output=True, text=True).stdout
+
     def left(self) -> list[str]:
-        here = [path.name for path in self.directory.iterdir()]
-        return [*containers_of(self.instance), *volumes_of(self.instance), *here]
+        mine = f"--filter=label=airlock.instance={self.instance}"
+        there = [*self.docker("ps", "-aq", mine).split(), *self.docker("volume", "ls", "-q", mine).split()]
+        return [*there, *(path.name for path in self.directory.iterdir())]
+
+
+class RemoteEngines(DockerEngines):
+    """Engines on another machine, whose processes see an empty directory in the place of this one's."""
+
+    def __init__(self, directory: Path, machine: RemoteEngine) -> None:
+        super().__init__(directory)
+        self.machine = machine
+        machine.hide(directory)
+
+    def _engine(self) -> DockerEngine:
+        return DockerEngine(
+            instance=self.instance,
+            channel_root=self.directory,
+            runtime_image=RUNTIME_IMAGE,
+            on_transition=self.transitions.append,
+            requests=self.machine.requests(self.directory / "authority.pem"),
+        )
+
+    def docker(self, *arguments: str) -> str:
+        return self.machine.docker(*arguments)
+
+    def left(self) -> list[str]:
+        return [one for one in super().left() if one != "authority.pem"]
 
 
 class MemoryEngines(Engines):
@@ -223,6 +255,7 @@ class _AlwaysReady(SandboxPool):
                 await self.tend()
 
 
+_REMOTE = "docker-remote"
 _ENGINES: dict[str, Callable[[Path], Engines]] = {
     "docker": DockerEngines,
     "memory": MemoryEngines,
@@ -232,20 +265,35 @@ _ENGINES: dict[str, Callable[[Path], Engines]] = {
 }
 
 
-@pytest.fixture(scope="session", params=_ENGINES)
+@pytest.fixture(scope="session", params=[*_ENGINES, _REMOTE])
 def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
+@pytest.fixture(scope="session")
+def machine() -> Iterator[RemoteEngine]:
+    with remote_engine(IMAGE, RUNTIME_IMAGE) as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
+def make_engines(kind: str, request: pytest.FixtureRequest) -> Callable[[Path], Engines]:
+    if kind != _REMOTE:
+        return _ENGINES[kind]
+    return partial(RemoteEngines, machine=request.getfixturevalue("machine"))
+
+
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
-async def engine(kind: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Engine]:
-    engines = _ENGINES[kind](tmp_path_factory.mktemp(kind))
+async def engine(
+    kind: str, make_engines: Callable[[Path], Engines], tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[Engine]:
+    engines = make_engines(tmp_path_factory.mktemp(kind))
     yield engines.engine()
     await engines.clear()
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def engines(kind: str, tmp_path: Path) -> AsyncIterator[Engines]:
-    made = _ENGINES[kind](tmp_path)
+async def engines(make_engines: Callable[[Path], Engines], tmp_path: Path) -> AsyncIterator[Engines]:
+    made = make_engines(tmp_path)
     yield made
     await made.clear()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
 import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
@@ -27,10 +26,16 @@ from sandbox.errors import (
 )
 from sandbox.protocols import ProcessSpec, ProgramSpec
 from sandbox.sandbox import Sandbox, digest, owner_of
-from tests.conformance.engines import DockerEngines, Engines, engine, engines, kind, only
+from tests.conformance.engines import DockerEngines, Engines, engine, engines, kind, machine, make_engines, only
 from tests.integration.sandbox.live_engine import LIMITS, kill, run, spec, text
 
-__all__ = ["engine", "engines", "kind"]  # fixtures of this module: the file systems of this folder need Docker's only
+__all__ = [
+    "engine",
+    "engines",
+    "kind",
+    "machine",
+    "make_engines",
+]  # fixtures of this module: the file systems of this folder need Docker's only
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -849,7 +854,7 @@ async def test_a_new_process_takes_over_what_lives_removes_what_is_dead_and_find
     alive, dead = [await before.create(spec(thread)) for thread in ("alive", "dead")]
     for left in (alive, dead):
         await left.files.write("/workspace/a", b"1")
-    subprocess.run(["docker", "kill", f"airlock-{engines.instance}-{dead.id}"], check=True, capture_output=True)
+    engines.docker("kill", f"airlock-{engines.instance}-{dead.id}")
     kill(before)
     assert [left.id for left in await after.reconcile()] == [alive.id]
     assert [*await after.owned()] == [alive.id]
