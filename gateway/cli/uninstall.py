@@ -67,7 +67,7 @@ async def _uninstall(cli: Cli, config: Config, path: Path, *, keep_state: bool, 
     from sandbox.engines.docker.docker_requests import DockerRequests
 
     found, engine = Found(_instance(config)), None
-    if config.sandbox.engine != "memory":
+    if config.sandbox.engine == "docker":
         engine = DockerRequests(config.sandbox.engine_url, "sandbox.engine_url of the configuration")
     with contextlib.nullcontext() if engine is None else contextlib.closing(engine):
         if found.instance and engine is not None:

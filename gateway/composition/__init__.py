@@ -1,7 +1,8 @@
 """Builds the parts of a gateway, in this order; the exit stack closes them in reverse order.
 
-foundation.py   database, telemetry, policies      sandboxes.py   engine, keeper and their decorators
-services.py     tool calls, runs, gRPC services    http.py        the HTTP listener
+foundation.py   database, telemetry, policies      engines.py     the engine
+sandboxes.py    keeper, all decorators             services.py    tool calls, runs, gRPC services
+http.py         the HTTP listener
 
 Start at `foundation.py`. Imports gateway layers below 17 and sandbox.
 """
