@@ -6,7 +6,7 @@ Run inside the base image by the interpreter that is to be bundled:
 
 The directory holds the loader, CPython, the shared libraries both need, a trimmed standard library, protobuf,
 sandbox.v1, sandbox.daemon and sandbox.tls, and in BUILD the digest of their sources
-(sandbox/engines/docker/build.py). It is started through its own loader (the Dockerfile has the whole command line), so
+(sandbox/engines/build.py). It is started through its own loader (the Dockerfile has the whole command line), so
 the image needs no libc, Python or shell:
 
     /opt/airlock/lib/ld.so --library-path /opt/airlock/lib ... /opt/airlock/bin/python3 ... -m sandbox.daemon
@@ -125,7 +125,7 @@ def bundle(protobuf: Path, source: Path, output: Path) -> None:
         _compile_tree(_modules(source, source / "sandbox" / package), python_library)
 
     # Computed by the gateway's own module, because the two ends compare it.
-    build = runpy.run_path(str(source / "sandbox" / "engines" / "docker" / "build.py"))
+    build = runpy.run_path(str(source / "sandbox" / "engines" / "build.py"))
     digest = build["sources_digest"](source / "sandbox")
     (output / build["BUILD_FILE"]).write_text(digest + "\n", encoding="ascii")
 

@@ -46,7 +46,7 @@ INPUTS = {
         "deploy/bundle.py",
         "deploy/sandbox.lock",
         "sandbox/__init__.py",
-        "sandbox/engines/docker/build.py",
+        "sandbox/engines/build.py",
         "sandbox/v1",
         "sandbox/daemon",
         "sandbox/tls",

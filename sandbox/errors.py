@@ -1,7 +1,7 @@
 """Errors of sandboxes and their file systems.
 
     SandboxError
-    +-- EngineUnavailable        the Docker engine does not answer
+    +-- EngineUnavailable        the engine does not answer
     +-- SandboxUnavailable       a sandbox could not be made or did not come up
     |   +-- ImageMissing         its image is not there and could not be pulled
     |   +-- RuntimeMissing       the engine does not know its runtime
@@ -58,7 +58,7 @@ class EngineUnavailable(SandboxError):
 
     @property
     def outside(self) -> str:
-        return "the gateway's Docker engine does not answer: contact the gateway's operator"
+        return "the engine of the gateway's sandboxes does not answer: contact the gateway's operator"
 
 
 class SandboxUnavailable(SandboxError):

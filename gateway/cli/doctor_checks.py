@@ -31,7 +31,7 @@ from gateway.tenancy.tenants import Tenant, load_tenants
 from sandbox.engines.docker.docker_engine import DockerEngine
 from sandbox.engines.docker.docker_requests import DockerRequests
 from sandbox.engines.docker.engine_facts import EngineFacts
-from sandbox.engines.docker.posture import MOVING_VERSION, has_landlock
+from sandbox.engines.posture import MOVING_VERSION, has_landlock
 from sandbox.errors import SandboxError
 from sandbox.file_rules import FILE_RULES_LANDLOCK_VERSION
 from sandbox.sandbox import Sandbox, SandboxSpec
@@ -81,6 +81,10 @@ class Checks:
             if self.config.sandbox.engine == "memory":
                 detail = "sandbox.engine is memory: commands run unconfined on this machine"
                 self.findings.append(Finding("engine", "warning", detail, "use `engine: docker` except in development"))
+                return
+            if self.config.sandbox.engine == "kubernetes":
+                detail = "sandbox.engine is kubernetes: this command does not look at the cluster yet"
+                self.findings.append(Finding("engine", "warning", detail, "see docs/kubernetes.md for what it needs"))
                 return
             if self.config.sandbox.engine_url is not None:
                 self.engine_url, self.named_in = self.config.sandbox.engine_url, f"sandbox.engine_url of {path}"

@@ -265,6 +265,8 @@ def banner(config: Config, serving: Serving) -> Text:
     from gateway.storage.connecting import shown
 
     engine = f"Docker at {config.sandbox.engine_url or 'DOCKER_HOST or the default socket'}"
+    if config.sandbox.engine == "kubernetes":
+        engine = f"Kubernetes, namespace {config.sandbox.kubernetes.namespace}"
     if config.sandbox.engine == "memory":
         engine = "memory: commands run unconfined on this machine"
     if config.tls is not None:

@@ -161,8 +161,8 @@ async def _adopt(path: Path, engine: str, tenant: str) -> tuple[str, Mapping[str
     from gateway.storage.engine_store import EngineServed, EngineStore
 
     config = Config.load(path)
-    if config.sandbox.engine == "memory":
-        fail("the in-memory engine cannot adopt threads of other engines")
+    if config.sandbox.engine != "docker":
+        fail(f"`engine: {config.sandbox.engine}` cannot adopt threads of other engines")
     own = await _own_engine(config)
     if engine == own:
         fail(f"{engine} is the engine of this configuration; its threads are already here")

@@ -67,7 +67,7 @@ async def _uninstall(cli: Cli, config: Config, path: Path, *, keep_state: bool, 
     from gateway.sandboxes.docker_access import docker_requests
 
     found, engine = Found(_instance(config)), None
-    if config.sandbox.engine != "memory":
+    if config.sandbox.engine == "docker":
         engine = docker_requests(config)
     with contextlib.nullcontext() if engine is None else contextlib.closing(engine):
         if found.instance and engine is not None:

@@ -10,20 +10,17 @@ from itertools import islice
 
 import structlog
 
+from gateway.composition.engines import OpenedEngine, open_engine
 from gateway.composition.foundation import Foundation
 from gateway.composition.snapshot_place import open_place
 from gateway.errors import AirlockError
 from gateway.policy.document import QuotasSection
-from gateway.sandboxes.channel_claim import channel_use, claim_channels
 from gateway.sandboxes.counted_creation import CountedCreation, QuotasOf
 from gateway.sandboxes.creation_in_threads import CreationInThreads
-from gateway.sandboxes.docker_access import docker_requests
 from gateway.sandboxes.history import HistoryWriter
-from gateway.serving.directory_locks import locked_for
 from gateway.serving.health import Check
 from gateway.snapshots.places import Place
 from gateway.storage.database import identity_of
-from gateway.storage.engine_store import ChannelStore
 from gateway.storage.quota_store import QuotaStore
 from gateway.storage.transition_store import TransitionStore
 from gateway.support.background import Periodic
@@ -33,12 +30,9 @@ from gateway.telemetry.observed import ObservedCreation, ObservedLeases
 from gateway.telemetry.telemetry import Telemetry
 from gateway.tenancy.quotas import Quotas
 from gateway.tenancy.tenants import Tenants
-from sandbox.engines.docker.docker_engine import DockerEngine
 from sandbox.engines.docker.image_pulls import ImagePulls, PullingCreation, pullable
-from sandbox.engines.docker.workspace_transfer import EngineDisk
 from sandbox.engines.engine import Creator, Engine
 from sandbox.engines.fair_creation import FairCreation
-from sandbox.engines.local.memory_engine import MemoryEngine
 from sandbox.engines.pooled_sandbox import PoolKind, PoolSource
 from sandbox.engines.sandbox_pool import SandboxPool
 from sandbox.errors import SandboxError
@@ -140,9 +134,10 @@ async def open_sandboxes(stack: AsyncExitStack, base: Foundation) -> Sandboxes:
     """Take over the sandboxes that an earlier process left, and report what would fail the first call."""
     settings = base.config.sandbox
     history = HistoryWriter(TransitionStore(base.database), base.config.tenants)
-    engine = _engine(base, history)
-    snapshots = await _claim_directories(stack, base, engine)
-    creator, pool = _creation(stack, engine, base)
+    opened = await open_engine(stack, base, history.report)
+    engine = opened.engine
+    snapshots = await open_place(stack, base, await identity_of(base.database))
+    creator, pool = _creation(opened, base)
     await stack.enter_async_context(history.writing(engine.id))
     keeps = settings.on_stop == "keep"
     stack.push_async_callback(engine.close, keep_sandboxes=keeps)
@@ -153,7 +148,7 @@ async def open_sandboxes(stack: AsyncExitStack, base: Foundation) -> Sandboxes:
     stack.push_async_callback(keeper.close, keep_sandboxes=keeps, remove_workspaces=not settings.keep_workspaces)
     await keeper.adopt(left)
     await stack.enter_async_context(totalled(base.telemetry, keeper))
-    await _watch_disks(stack, base)
+    await _watch_disks(stack, base, opened)
     try:
         await engine.prepare()
     except SandboxError as error:  # the operator can fix it while the gateway runs
@@ -171,67 +166,26 @@ async def open_sandboxes(stack: AsyncExitStack, base: Foundation) -> Sandboxes:
     return Sandboxes(engine, engine_id, keeper, leases, engine.ping, snapshots)
 
 
-def _engine(base: Foundation, history: HistoryWriter) -> DockerEngine | MemoryEngine:
-    config, settings = base.config, base.config.sandbox
-    if settings.engine == "memory":
-        log.warning("sandbox.engine is memory: every command runs on this machine, unconfined, as the gateway's user")
-        root = config.path(config.state_dir).resolve() / "memory"
-        return MemoryEngine(root=root, lifetime_s=settings.lifetime_s, on_transition=history.report)
-    return DockerEngine(
-        instance=base.instance,
-        channel_root=config.resolved_channel_dir(),
-        runtime_image=settings.runtime_image,
-        requests=docker_requests(config),
-        lifetime_s=settings.lifetime_s,
-        on_transition=history.report,
-    )
-
-
-async def _claim_directories(stack: AsyncExitStack, base: Foundation, engine: DockerEngine | MemoryEngine) -> Place:
-    """Refuse directories of another engine or database, before anything in them counts as an orphan.
-
-    Return where snapshots are.
-    """
-    database = await identity_of(base.database)
-    if isinstance(engine, DockerEngine):
-        channels = base.config.resolved_channel_dir()
-        with contextlib.closing(docker_requests(base.config)) as requests:
-            use = await channel_use(requests, await engine.id(), base.instance, channels)
-        engine.boot.channels_identity = await claim_channels(use, ChannelStore(base.database))
-        stack.enter_context(locked_for(channels, base.instance, database))
-    return await open_place(stack, base, database)
-
-
-async def _watch_disks(stack: AsyncExitStack, base: Foundation) -> None:
-    settings, free = base.config.sandbox, None
-    if settings.engine != "memory":
-        requests = docker_requests(base.config)
-        stack.callback(requests.close)
-        free = EngineDisk(requests).free_bytes if requests.relays is None else None
-    reserve_bytes = settings.disk_reserve_mib * 1024 * 1024
+async def _watch_disks(stack: AsyncExitStack, base: Foundation, opened: OpenedEngine) -> None:
+    reserve_bytes = base.config.sandbox.disk_reserve_mib * 1024 * 1024
     state_dir = base.config.path(base.config.state_dir)
-    await stack.enter_async_context(watched_disks(base.telemetry, free, state_dir, reserve_bytes=reserve_bytes))
+    watched = watched_disks(base.telemetry, opened.free_bytes, state_dir, reserve_bytes=reserve_bytes)
+    await stack.enter_async_context(watched)
 
 
-def _creation(
-    stack: AsyncExitStack, engine: DockerEngine | MemoryEngine, base: Foundation
-) -> tuple[Creator, SandboxPool | None]:
-    settings, pulls = base.config.sandbox, None
-    if settings.engine != "memory" and settings.pull != "never":
-        requests = docker_requests(base.config)
-        pulls = ImagePulls(requests, wait_s=settings.pull_wait_s, timeout_s=settings.pull_timeout_s)
-        stack.callback(pulls.close)
+def _creation(opened: OpenedEngine, base: Foundation) -> tuple[Creator, SandboxPool | None]:
+    settings, pulls = base.config.sandbox, opened.pulls
 
     def pooled(source: PoolSource, creator: Creator) -> SandboxPool:
         pulled = pullable if pulls is not None else lambda _: False
-        return SandboxPool(creator, engine, source, limit=settings.pool_limit, pulls=pulled)
+        return SandboxPool(creator, opened.engine, source, limit=settings.pool_limit, pulls=pulled)
 
     async def quotas_of(tenant: str) -> QuotasSection:
         return (await base.tenants.named(tenant)).policy.document.quotas
 
     return decorated_creation(
-        engine,
-        pooled=partial(pooled, engine.pool) if isinstance(engine, DockerEngine) and settings.pool_limit else None,
+        opened.engine,
+        pooled=None if opened.pool is None else partial(pooled, opened.pool),
         pulls=pulls,
         telemetry=base.telemetry,
         quotas=Quotas(QuotaStore(base.database, base.process_id)),

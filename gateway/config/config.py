@@ -11,6 +11,7 @@ from pydantic import Field, IPvAnyAddress, ValidationError, field_validator, mod
 from gateway.config.agent_settings import AgentSettings
 from gateway.config.http_settings import HttpSettings
 from gateway.config.identity_settings import IdentitySettings, TlsSettings
+from gateway.config.kubernetes_settings import KubernetesSettings
 from gateway.config.model_settings import CONCURRENT_INFERENCES, MODEL_EXAMPLE, ModelSettings
 from gateway.config.network_settings import CredentialSettings, NetworkSettings
 from gateway.config.operation_settings import (
@@ -69,9 +70,12 @@ class TenantSettings(Section):
 class SandboxSettings(Section):
     """The sandboxes."""
 
-    engine: Literal["docker", "memory"] = Field(
+    engine: Literal["docker", "kubernetes", "memory"] = Field(
         default="docker",
         description="memory is for development: commands run unconfined on this machine, and only loopback is served",
+    )
+    kubernetes: KubernetesSettings = Field(
+        default=KubernetesSettings(), description="the cluster of `engine: kubernetes` (docs/kubernetes.md)"
     )
     engine_url: str | None = Field(
         default=None,
@@ -162,7 +166,9 @@ class SandboxSettings(Section):
         if 0 < self.pool_limit < self.pool_min:  # without a pool the minimum does not matter
             raise ValueError(f"pool_min: {self.pool_min} is more than pool_limit: {self.pool_limit}")
         if self.engine == "memory" and self.on_stop == "keep":
-            raise ValueError("on_stop: keep needs engine: docker, for sandboxes of the in-memory engine end with it")
+            raise ValueError("on_stop: keep needs another engine, for sandboxes of the in-memory engine end with it")
+        if self.engine == "kubernetes" and not self.keep_workspaces:
+            raise ValueError("keep_workspaces: false needs engine: docker, for other gateways may serve the workspaces")
         if self.on_stop == "keep" and not self.keep_workspaces:
             raise ValueError("on_stop: keep needs keep_workspaces: true, for a running sandbox uses its workspace")
         return self

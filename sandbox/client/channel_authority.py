@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from cryptography import x509
-from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
@@ -29,6 +29,7 @@ _GATEWAY_VALID = timedelta(days=1)
 _GATEWAY_RENEWED = timedelta(hours=6)
 # Longer than a sandbox is meant to live: names, which are used once, end a certificate's use, not its date.
 _SANDBOX_VALID = timedelta(days=365)
+_SANDBOX_RENEWED = timedelta(days=30)
 
 
 def _utc_now() -> datetime:
@@ -54,15 +55,33 @@ class ChannelAuthority:
         """
         gateway_name(instance)
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        while (found := _read(path)) is None:
-            key = ec.generate_private_key(ec.SECP256R1())
-            _write_new(path, _pem(key, _authority(instance, key, now())))
-        key, certificate = found
+        while (data := _read(path)) is None:
+            _write_new(path, cls.new(instance, now=now).pem)
+        try:
+            return cls.of(data, instance, now=now)
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from error
+
+    @classmethod
+    def new(cls, instance: str, *, now: Now = _utc_now) -> "ChannelAuthority":
+        """Return a new authority; raises ValueError if `instance` cannot be part of a name."""
+        gateway_name(instance)
+        key = ec.generate_private_key(ec.SECP256R1())
+        return cls(instance, key, _authority(instance, key, now()), now)
+
+    @classmethod
+    def of(cls, pem: bytes, instance: str, *, now: Now = _utc_now) -> "ChannelAuthority":
+        """Return the authority of its key and certificate; raises ValueError if it has expired, or is none."""
+        gateway_name(instance)
+        key, certificate = _loaded(pem)
         if certificate.not_valid_after_utc <= now():
-            raise ValueError(
-                f"{path}: the authority has expired; remove the file, and the sandboxes that it signed for"
-            )
+            raise ValueError("the authority has expired; remove it, and the sandboxes that it signed for")
         return cls(instance, key, certificate, now)
+
+    @property
+    def pem(self) -> bytes:
+        """Key and certificate, for of(). It lets its holder be a gateway of the instance."""
+        return _pem(self._key, self._certificate)
 
     @property
     def ca_pem(self) -> str:
@@ -76,6 +95,15 @@ class ChannelAuthority:
             identity, ends = self._signed(gateway_name(self.instance), _GATEWAY_VALID, ExtendedKeyUsageOID.CLIENT_AUTH)
             kept = self._contexts[protocol] = client_context(identity, self.ca_pem, protocol), ends
         return kept[0]
+
+    def is_fresh(self, identity: bytes) -> bool:
+        """Return whether an identity of this authority's is valid for a month or more."""
+        try:
+            certificate = x509.load_pem_x509_certificate(identity)
+            certificate.verify_directly_issued_by(self._certificate)
+        except (ValueError, TypeError, InvalidSignature):
+            return False
+        return certificate.not_valid_after_utc - self._now() > _SANDBOX_RENEWED
 
     def sandbox_identity(self, name: str) -> bytes:
         """Return a new key and its certificate, in PEM, for a name of sandbox.tls.identity."""
@@ -143,21 +171,24 @@ def _pem(key: ec.EllipticCurvePrivateKey, certificate: x509.Certificate) -> byte
     ) + certificate.public_bytes(serialization.Encoding.PEM)
 
 
-def _read(path: Path) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate] | None:
+def _read(path: Path) -> bytes | None:
     try:
         with path.open("rb") as file:
             if os.fstat(file.fileno()).st_mode & 0o077:
                 raise ValueError(f"{path}: others may read it; chmod 600 it, and make a new one if they did")
-            data = file.read()
+            return file.read()
     except FileNotFoundError:
         return None
+
+
+def _loaded(data: bytes) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
     try:
         key = serialization.load_pem_private_key(data, password=None)
         certificate = x509.load_pem_x509_certificate(data)
     except (TypeError, ValueError, UnsupportedAlgorithm) as error:
-        raise ValueError(f"{path}: not a private key and a certificate in PEM") from error
+        raise ValueError("not a private key and a certificate in PEM") from error
     if not isinstance(key, ec.EllipticCurvePrivateKey) or certificate.public_key() != key.public_key():
-        raise ValueError(f"{path}: the certificate is not of the key")
+        raise ValueError("the certificate is not of the key")
     return key, certificate
 
 

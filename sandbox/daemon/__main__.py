@@ -29,6 +29,7 @@ def main(arguments: list[str]) -> int:
                 "user 0 and the capabilities CHOWN, SETUID, SETGID and KILL"
             )
         lazy_module.install()
+        _limit_processes(settings.process_limits)
         _prepare_workspace(settings)
         listener = _listen(settings)
     except (CannotStart, ValueError, OSError) as error:
@@ -65,6 +66,20 @@ def run(listener: socket.socket, settings: Settings) -> int:
 def _refused(error: Exception) -> int:
     print(f"airlock daemon: cannot start: {error}", file=sys.stderr)
     return 78
+
+
+def _limit_processes(limits: dict[str, int]) -> None:
+    """Limit this process and all that it starts: by user where the kernel counts by user. No core is dumped then."""
+    if not any(limits.values()):
+        return
+    import resource
+
+    for name, wanted in {**limits, "CORE": 0}.items():
+        if wanted or name == "CORE":
+            kind = getattr(resource, f"RLIMIT_{name}")
+            hard = resource.getrlimit(kind)[1]
+            most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+            resource.setrlimit(kind, (most, most))
 
 
 def _prepare_workspace(settings: Settings) -> None:

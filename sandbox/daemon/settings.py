@@ -12,7 +12,15 @@ DEFAULTS = {
     "disk-reserve-bytes": "0",
     # 1 lets tool code install seccomp filters.
     "seccomp-filters": "0",
+    # Limits of each process, for an engine that cannot set them from outside; 0 leaves what it has.
+    "open-files": "0",
+    "processes": "0",
+    "file-bytes": "0",
 }
+
+
+_AMOUNTS = ("workspace-bytes", "workspace-files", "disk-reserve-bytes", "seccomp-filters")
+_PROCESS_LIMITS = {"open-files": "NOFILE", "processes": "NPROC", "file-bytes": "FSIZE"}
 
 
 class Settings:
@@ -39,6 +47,7 @@ class Settings:
         self.workspace_files = workspace_files
         self.disk_reserve_bytes = disk_reserve_bytes
         self.seccomp_filters = seccomp_filters
+        self.process_limits: dict[str, int] = {}  # by the names of RLIMIT_*; 0 leaves one as it is
 
     @property
     def contained(self) -> bool:
@@ -69,7 +78,7 @@ def read_settings(arguments: list[str], environment: dict[str, str]) -> Settings
     if tool_uid == daemon_uid:
         raise ValueError("--tool-uid and --daemon-uid must differ, or tool code could kill and read the daemon")
     amounts = {}
-    for name in ("workspace-bytes", "workspace-files", "disk-reserve-bytes", "seccomp-filters"):
+    for name in (*_AMOUNTS, *_PROCESS_LIMITS):
         if not values[name].isdecimal() or int(values[name]) >= 2**62:
             raise ValueError(f"--{name} must be a number from 0 (no limit) to {2**62 - 1}, not {values[name]!r}")
         amounts[name.replace("-", "_")] = int(values[name])
@@ -77,4 +86,7 @@ def read_settings(arguments: list[str], environment: dict[str, str]) -> Settings
         if not values[name].startswith("/"):
             raise ValueError(f"--{name} must be an absolute path, not {values[name]!r}")
     workspace = values["workspace"].rstrip("/") or "/"
-    return Settings(values["socket"], workspace, (tool_uid, tool_gid, daemon_uid), **amounts)
+    limits = {limit: amounts.pop(name.replace("-", "_")) for name, limit in _PROCESS_LIMITS.items()}
+    settings = Settings(values["socket"], workspace, (tool_uid, tool_gid, daemon_uid), **amounts)
+    settings.process_limits = limits
+    return settings

@@ -13,6 +13,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+from sandbox.engines.containment import CAPABILITIES, CHANNEL_DIRECTORY, RUNTIME_DIRECTORY
 from sandbox.engines.docker import container_config as config
 from sandbox.protocols import WORKSPACE
 
@@ -207,7 +208,7 @@ _HOST: Mapping[str, Check] = {
     "NetworkMode": _one_of("none"),
     "IpcMode": _one_of("private", "none"),
     "CapDrop": _one_of(["ALL"]),
-    "CapAdd": _within({*config.CAPABILITIES}),
+    "CapAdd": _within({*CAPABILITIES}),
     "SecurityOpt": _one_of(["no-new-privileges"]),
     "ReadonlyRootfs": _one_of(True),
     "Tmpfs": lambda value: _mapping(value) and all(map(_tmpfs, value.items())),
@@ -296,7 +297,7 @@ def check_files(found: Mapping[str, Any], *, written: bool) -> None:
 
 
 def _check_single_volume(mounts: Sequence[tuple[Any, Any]]) -> None:
-    runtime = config.RUNTIME_DIRECTORY
+    runtime = RUNTIME_DIRECTORY
     if any(mount not in (("volume", WORKSPACE), ("volume", runtime)) for mount in mounts) or len(mounts) > 1:
         raise Refused(f"Mounts: what is never started has one volume, at {WORKSPACE} or {runtime}, and no channel")
 
@@ -316,17 +317,17 @@ def _check_mount(mount: Any, channel_root: Path, *, never_started: bool) -> None
     if isinstance(mount, dict) and mount.get("Type") == "bind":
         source = mount.get("Source")
         _check_source(source, channel_root)
-        channel = {"Type": "bind", "Source": source, "Target": config.CHANNEL_DIRECTORY, "ReadOnly": False}
+        channel = {"Type": "bind", "Source": source, "Target": CHANNEL_DIRECTORY, "ReadOnly": False}
         if {**mount, "ReadOnly": False} != channel:
-            raise Refused(f"Mounts: a channel is mounted at {config.CHANNEL_DIRECTORY}, and in no special way")
+            raise Refused(f"Mounts: a channel is mounted at {CHANNEL_DIRECTORY}, and in no special way")
         return
     _check("Mounts", mount, _VOLUME_MOUNT)
     if not {"Type", "Source", "Target"} <= set(mount):
         raise Refused("Mounts: a mount is a volume of a name, or a channel")
     _check("Mounts.VolumeOptions", mount.get("VolumeOptions", {}), _VOLUME_OPTIONS)
     runtime = _RUNTIME_VOLUME.fullmatch(mount["Source"]) is not None
-    if runtime != (mount["Target"] == config.RUNTIME_DIRECTORY):
-        raise Refused(f"Mounts: a runtime's volume, and no other one, is mounted at {config.RUNTIME_DIRECTORY}")
+    if runtime != (mount["Target"] == RUNTIME_DIRECTORY):
+        raise Refused(f"Mounts: a runtime's volume, and no other one, is mounted at {RUNTIME_DIRECTORY}")
     # The engine copies by path, as root, so links that are created meanwhile could lead it anywhere on the host.
     if not (runtime and never_started) and (_is_copied(mount) or (runtime and mount.get("ReadOnly") is not True)):
         raise Refused("Mounts: no volume is filled from an image but a runtime's, which nothing that runs may change")

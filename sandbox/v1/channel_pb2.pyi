@@ -93,7 +93,7 @@ REFUSAL_BUSY: Refusal
 REFUSAL_ATTACHED: Refusal
 
 class Request(_message.Message):
-    __slots__ = ("hello", "exec", "stat", "list", "read", "read_lines", "write", "edit", "glob", "grep", "mkdir", "remove", "rename", "health", "process_start", "process_list", "process_read", "process_write", "process_resize", "process_signal", "process_wait", "process_remove", "proxy", "proxy_accept", "port_connect", "attach", "refuse_hard_links")
+    __slots__ = ("hello", "exec", "stat", "list", "read", "read_lines", "write", "edit", "glob", "grep", "mkdir", "remove", "rename", "health", "process_start", "process_list", "process_read", "process_write", "process_resize", "process_signal", "process_wait", "process_remove", "proxy", "proxy_accept", "port_connect", "attach", "archive", "refuse_hard_links")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     EXEC_FIELD_NUMBER: _ClassVar[int]
     STAT_FIELD_NUMBER: _ClassVar[int]
@@ -120,6 +120,7 @@ class Request(_message.Message):
     PROXY_ACCEPT_FIELD_NUMBER: _ClassVar[int]
     PORT_CONNECT_FIELD_NUMBER: _ClassVar[int]
     ATTACH_FIELD_NUMBER: _ClassVar[int]
+    ARCHIVE_FIELD_NUMBER: _ClassVar[int]
     REFUSE_HARD_LINKS_FIELD_NUMBER: _ClassVar[int]
     hello: HelloRequest
     exec: ExecRequest
@@ -147,8 +148,9 @@ class Request(_message.Message):
     proxy_accept: ProxyAcceptRequest
     port_connect: PortConnectRequest
     attach: AttachRequest
+    archive: ArchiveRequest
     refuse_hard_links: bool
-    def __init__(self, hello: _Optional[_Union[HelloRequest, _Mapping]] = ..., exec: _Optional[_Union[ExecRequest, _Mapping]] = ..., stat: _Optional[_Union[StatRequest, _Mapping]] = ..., list: _Optional[_Union[ListRequest, _Mapping]] = ..., read: _Optional[_Union[ReadRequest, _Mapping]] = ..., read_lines: _Optional[_Union[ReadLinesRequest, _Mapping]] = ..., write: _Optional[_Union[WriteRequest, _Mapping]] = ..., edit: _Optional[_Union[EditRequest, _Mapping]] = ..., glob: _Optional[_Union[GlobRequest, _Mapping]] = ..., grep: _Optional[_Union[GrepRequest, _Mapping]] = ..., mkdir: _Optional[_Union[MkdirRequest, _Mapping]] = ..., remove: _Optional[_Union[RemoveRequest, _Mapping]] = ..., rename: _Optional[_Union[RenameRequest, _Mapping]] = ..., health: _Optional[_Union[HealthRequest, _Mapping]] = ..., process_start: _Optional[_Union[ProcessStartRequest, _Mapping]] = ..., process_list: _Optional[_Union[ProcessListRequest, _Mapping]] = ..., process_read: _Optional[_Union[ProcessReadRequest, _Mapping]] = ..., process_write: _Optional[_Union[ProcessWriteRequest, _Mapping]] = ..., process_resize: _Optional[_Union[ProcessResizeRequest, _Mapping]] = ..., process_signal: _Optional[_Union[ProcessSignalRequest, _Mapping]] = ..., process_wait: _Optional[_Union[ProcessWaitRequest, _Mapping]] = ..., process_remove: _Optional[_Union[ProcessRemoveRequest, _Mapping]] = ..., proxy: _Optional[_Union[ProxyRequest, _Mapping]] = ..., proxy_accept: _Optional[_Union[ProxyAcceptRequest, _Mapping]] = ..., port_connect: _Optional[_Union[PortConnectRequest, _Mapping]] = ..., attach: _Optional[_Union[AttachRequest, _Mapping]] = ..., refuse_hard_links: _Optional[bool] = ...) -> None: ...
+    def __init__(self, hello: _Optional[_Union[HelloRequest, _Mapping]] = ..., exec: _Optional[_Union[ExecRequest, _Mapping]] = ..., stat: _Optional[_Union[StatRequest, _Mapping]] = ..., list: _Optional[_Union[ListRequest, _Mapping]] = ..., read: _Optional[_Union[ReadRequest, _Mapping]] = ..., read_lines: _Optional[_Union[ReadLinesRequest, _Mapping]] = ..., write: _Optional[_Union[WriteRequest, _Mapping]] = ..., edit: _Optional[_Union[EditRequest, _Mapping]] = ..., glob: _Optional[_Union[GlobRequest, _Mapping]] = ..., grep: _Optional[_Union[GrepRequest, _Mapping]] = ..., mkdir: _Optional[_Union[MkdirRequest, _Mapping]] = ..., remove: _Optional[_Union[RemoveRequest, _Mapping]] = ..., rename: _Optional[_Union[RenameRequest, _Mapping]] = ..., health: _Optional[_Union[HealthRequest, _Mapping]] = ..., process_start: _Optional[_Union[ProcessStartRequest, _Mapping]] = ..., process_list: _Optional[_Union[ProcessListRequest, _Mapping]] = ..., process_read: _Optional[_Union[ProcessReadRequest, _Mapping]] = ..., process_write: _Optional[_Union[ProcessWriteRequest, _Mapping]] = ..., process_resize: _Optional[_Union[ProcessResizeRequest, _Mapping]] = ..., process_signal: _Optional[_Union[ProcessSignalRequest, _Mapping]] = ..., process_wait: _Optional[_Union[ProcessWaitRequest, _Mapping]] = ..., process_remove: _Optional[_Union[ProcessRemoveRequest, _Mapping]] = ..., proxy: _Optional[_Union[ProxyRequest, _Mapping]] = ..., proxy_accept: _Optional[_Union[ProxyAcceptRequest, _Mapping]] = ..., port_connect: _Optional[_Union[PortConnectRequest, _Mapping]] = ..., attach: _Optional[_Union[AttachRequest, _Mapping]] = ..., archive: _Optional[_Union[ArchiveRequest, _Mapping]] = ..., refuse_hard_links: _Optional[bool] = ...) -> None: ...
 
 class Input(_message.Message):
     __slots__ = ("data", "end", "in_use", "retire")
@@ -913,3 +915,9 @@ class RetireReply(_message.Message):
     REFUSED_FIELD_NUMBER: _ClassVar[int]
     refused: Refusal
     def __init__(self, refused: _Optional[_Union[Refusal, str]] = ...) -> None: ...
+
+class ArchiveRequest(_message.Message):
+    __slots__ = ("fill",)
+    FILL_FIELD_NUMBER: _ClassVar[int]
+    fill: bool
+    def __init__(self, fill: _Optional[bool] = ...) -> None: ...

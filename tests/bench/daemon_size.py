@@ -30,7 +30,8 @@ import docker
 from rich.console import Console
 from rich.table import Table
 
-from sandbox.engines.docker.container_config import COMMAND_LABEL, KIND_LABEL, RUNTIME_DIRECTORY
+from sandbox.engines.containment import RUNTIME_DIRECTORY
+from sandbox.engines.docker.container_config import COMMAND_LABEL, KIND_LABEL
 from sandbox.engines.docker.docker_engine import DockerEngine
 from sandbox.sandbox import Sandbox, SandboxSpec
 from sandbox.v1 import channel_pb2 as pb

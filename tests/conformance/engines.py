@@ -1,5 +1,5 @@
-"""The engines that the conformance suite runs on: Docker here and on another machine, in memory, and each with all
-decorators of a gateway.
+"""The engines that the conformance suite runs on: Docker, also on another machine, in memory, and Kubernetes; some of
+them with all decorators of a gateway.
 
 `kind`, `engine` and `engines` are fixtures. `engine` is one of a session; who needs engines of its own, one after
 another as a gateway is started again, makes them on the test's `engines`.
@@ -28,25 +28,29 @@ from sandbox.engines.docker.docker_engine import DockerEngine
 from sandbox.engines.docker.docker_requests import DockerRequests
 from sandbox.engines.docker.image_pulls import ImagePulls
 from sandbox.engines.engine import Creator, Engine, is_new
+from sandbox.engines.kubernetes.kubernetes_engine import KubernetesEngine
 from sandbox.engines.local.local_process import LocalProcess
 from sandbox.engines.local.memory_engine import MemoryEngine
 from sandbox.engines.pooled_sandbox import PoolKind
 from sandbox.engines.sandbox_pool import SandboxPool
 from sandbox.sandbox import Sandbox, SandboxSpec
 from sandbox.transition import Transition
-from tests.integration.sandbox.live_engine import IMAGE, RUNTIME_IMAGE, instance_id
+from tests.conformance.kubernetes_engines import ClusterSite, cluster_of_sandboxes, lose
+from tests.integration.sandbox.live_engine import IMAGE, RUNTIME_IMAGE, instance_id, kill
+from tests.kubernetes.cluster import Cluster
 from tests.relayed_process import INSTANCE, RelayedProcess
 from tests.remote_engine import RemoteEngine, remote_engine
 from tests.unit.gateway.telemetry.seen import watching
 
 
-def only(kind: str, reason: str) -> pytest.MarkDecorator:
-    """Have a test run on engines of one kind, for a reason that says what the others do not promise."""
+def only(*kinds: str, reason: str) -> pytest.MarkDecorator:
+    """Have a test run on engines of some kinds, for a reason that says what the others do not promise."""
     assert reason
-    return pytest.mark.parametrize("kind", [kind, _REMOTE] if kind == "docker" else [kind], indirect=True)
+    everywhere = [*kinds, _REMOTE] if "docker" in kinds else kinds
+    return pytest.mark.parametrize("kind", everywhere, indirect=True)
 
 
-Innermost = DockerEngine | MemoryEngine
+Innermost = DockerEngine | MemoryEngine | KubernetesEngine
 
 
 class Engines(ABC):
@@ -86,6 +90,13 @@ class Engines(ABC):
     def left(self) -> list[str]:
         """Return what there is of sandboxes, workspaces and channels, seen from outside."""
 
+    async def kill(self, engine: Engine) -> None:
+        """Have an engine lose its locks and connections, as a process that is killed does."""
+        raise NotImplementedError
+
+    def kill_sandbox(self, sandbox_id: str) -> None:
+        raise NotImplementedError
+
 
 class DockerEngines(Engines):
     def __init__(self, directory: Path, around: Callable[[Innermost], Engine] = lambda engine: engine) -> None:
@@ -103,6 +114,14 @@ class DockerEngines(Engines):
     def docker(self, *arguments: str) -> str:
         """Return what the docker command says."""
         return subprocess.run(["docker", *arguments], check=True, capture_output=True, text=True).stdout
+
+    async def kill(self, engine: Engine) -> None:
+        assert isinstance(engine, DockerEngine)
+        kill(engine)
+
+    def kill_sandbox(self, sandbox_id: str) -> None:
+        name = f"airlock-{self.instance}-{sandbox_id}"
+        self.docker("kill", name)
 
     def left(self) -> list[str]:
         mine = f"--filter=label=airlock.instance={self.instance}"
@@ -151,6 +170,27 @@ class TlsEngines(MemoryEngines):
 
     def _process(self, root: Path, directory: Path, lock: int) -> LocalProcess:
         return RelayedProcess(ChannelAuthority.open(self.directory / "channels.pem", INSTANCE), root, directory, lock)
+
+
+class KubernetesEngines(Engines):
+    """Engines over one namespace of a cluster for tests."""
+
+    def __init__(self, cluster: Cluster, directory: Path) -> None:
+        super().__init__(directory)
+        self.place = ClusterSite(cluster, directory)
+
+    def _engine(self) -> KubernetesEngine:
+        return self.place.engine(on_transition=self.transitions.append)
+
+    async def kill(self, engine: Engine) -> None:
+        assert isinstance(engine, KubernetesEngine)
+        await lose(engine)
+
+    def kill_sandbox(self, sandbox_id: str) -> None:
+        self.place.cluster.call(self.place.cluster.nodes.kill, self.place.namespace, sandbox_id, "main", "Error")
+
+    def left(self) -> list[str]:
+        return self.place.left()
 
 
 def _around(engine: Innermost) -> Engine:
@@ -237,6 +277,7 @@ class _AlwaysReady(SandboxPool):
     """A pool whose pooled sandboxes are made right before they are asked for."""
 
     def __init__(self, inner: Creator, engine: Innermost) -> None:
+        assert not isinstance(engine, KubernetesEngine)
         super().__init__(inner, engine, engine.pool if isinstance(engine, DockerEngine) else _Ids(engine), limit=1)
         self._engine = engine
         self._turn = asyncio.Lock()
@@ -265,7 +306,7 @@ _ENGINES: dict[str, Callable[[Path], Engines]] = {
 }
 
 
-@pytest.fixture(scope="session", params=[*_ENGINES, _REMOTE])
+@pytest.fixture(scope="session", params=[*_ENGINES, _REMOTE, "kubernetes"])
 def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -277,23 +318,28 @@ def machine() -> Iterator[RemoteEngine]:
 
 
 @pytest.fixture(scope="session")
-def make_engines(kind: str, request: pytest.FixtureRequest) -> Callable[[Path], Engines]:
-    if kind != _REMOTE:
-        return _ENGINES[kind]
-    return partial(RemoteEngines, machine=request.getfixturevalue("machine"))
+def standing(kind: str, request: pytest.FixtureRequest) -> Iterator[Callable[[Path], Engines]]:
+    """What makes engines of a kind: on Kubernetes all of them are over one cluster."""
+    if kind == "kubernetes":
+        with cluster_of_sandboxes() as cluster:
+            yield partial(KubernetesEngines, cluster)
+    elif kind == _REMOTE:
+        yield partial(RemoteEngines, machine=request.getfixturevalue("machine"))
+    else:
+        yield _ENGINES[kind]
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def engine(
-    kind: str, make_engines: Callable[[Path], Engines], tmp_path_factory: pytest.TempPathFactory
+    standing: Callable[[Path], Engines], tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[Engine]:
-    engines = make_engines(tmp_path_factory.mktemp(kind))
+    engines = standing(tmp_path_factory.mktemp("engine"))
     yield engines.engine()
     await engines.clear()
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def engines(make_engines: Callable[[Path], Engines], tmp_path: Path) -> AsyncIterator[Engines]:
-    made = make_engines(tmp_path)
+async def engines(standing: Callable[[Path], Engines], tmp_path: Path) -> AsyncIterator[Engines]:
+    made = standing(tmp_path)
     yield made
     await made.clear()

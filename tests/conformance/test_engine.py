@@ -10,8 +10,8 @@ from dataclasses import replace
 
 import pytest
 
-from sandbox.engines.docker.posture import weaknesses
 from sandbox.engines.engine import Engine
+from sandbox.engines.posture import weaknesses
 from sandbox.engines.workspace_archive import Contents, WorkspaceEntry
 from sandbox.errors import (
     Conflict,
@@ -26,15 +26,15 @@ from sandbox.errors import (
 )
 from sandbox.protocols import ProcessSpec, ProgramSpec
 from sandbox.sandbox import Sandbox, digest, owner_of
-from tests.conformance.engines import DockerEngines, Engines, engine, engines, kind, machine, make_engines, only
-from tests.integration.sandbox.live_engine import LIMITS, kill, run, spec, text
+from tests.conformance.engines import Engines, engine, engines, kind, machine, only, standing
+from tests.integration.sandbox.live_engine import LIMITS, run, spec, text
 
 __all__ = [
     "engine",
     "engines",
     "kind",
     "machine",
-    "make_engines",
+    "standing",
 ]  # fixtures of this module: the file systems of this folder need Docker's only
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -70,7 +70,7 @@ async def test_a_sandbox_is_ready_when_it_is_there(engine: Engine) -> None:
     await engine.remove(sandbox.id)
 
 
-@only("docker", "the in-memory engine has no walls, and says so")
+@only("docker", reason="the in-memory engine has no walls, and says so")
 async def test_a_sandbox_reports_its_posture_and_a_weaker_one_is_refused(engine: Engine) -> None:
     sandbox = await engine.create(spec("held"))
     assert weaknesses(sandbox.posture, spec("held")) == []
@@ -127,13 +127,13 @@ async def test_one_that_was_made_otherwise_is_replaced_and_leased_as_it_is_while
     await engine.remove(second.id)
 
 
-@only("docker", "the in-memory engine has no images")
+@only("docker", "kubernetes", reason="the in-memory engine has no images")
 async def test_an_image_that_is_not_there_is_named_in_the_error(engine: Engine) -> None:
     with pytest.raises(ImageMissing, match="no-such-image"):
         await engine.create(spec("imageless", image="no-such-image"))
 
 
-@only("docker", "the in-memory engine has no runtimes")
+@only("docker", "kubernetes", reason="the in-memory engine has no runtimes")
 async def test_a_runtime_that_is_not_there_is_named_in_the_error(engine: Engine) -> None:
     with pytest.raises(RuntimeMissing, match="no-such-runtime"):
         await engine.create(spec("runtimeless", runtime="no-such-runtime"))
@@ -157,7 +157,7 @@ def later_files(engines: Engines) -> list[str]:
     return [name for name in engines.left() if "workspace" in name]
 
 
-@only("docker", "no creation of the in-memory engine can fail half-way")
+@only("docker", "kubernetes", reason="no creation of the in-memory engine can fail half-way")
 async def test_a_creation_that_fails_leaves_nothing(engines: Engines) -> None:
     engine = engines.engine()
     with pytest.raises(ImageMissing):
@@ -351,7 +351,7 @@ async def test_two_owners_have_nothing_in_common(engine: Engine) -> None:
         await engine.remove(sandbox.id)
 
 
-@only("docker", "programs of the in-memory engine are this machine's, and so is their /tmp")
+@only("docker", reason="programs of the in-memory engine are this machine's, and so is their /tmp")
 async def test_two_owners_see_neither_each_other_s_tmp_nor_processes(engine: Engine) -> None:
     one, other = await asyncio.gather(engine.create(spec("wall", "tenant-a")), engine.create(spec("wall", "tenant-b")))
     await run(one.shell, "echo secret > /tmp/a; sleep 30 >/dev/null 2>&1 &")
@@ -830,7 +830,7 @@ async def test_files_that_do_not_come_to_their_end_never_look_as_if_they_were_al
 _ALONE = "sandboxes of the in-memory engine end with their process"
 
 
-@only("docker", _ALONE)
+@only("docker", "kubernetes", reason=_ALONE)
 async def test_an_engine_closed_with_its_sandboxes_kept_hands_them_to_the_next_process(engines: Engines) -> None:
     before, after = engines.engine(), engines.engine()
     kept, unasked = [await before.create(spec(thread)) for thread in ("kept", "unasked")]
@@ -846,16 +846,16 @@ async def test_an_engine_closed_with_its_sandboxes_kept_hands_them_to_the_next_p
     assert [*await after.owned()] == [kept.id]
 
 
-@only("docker", _ALONE)
+@only("docker", "kubernetes", reason=_ALONE)
 async def test_a_new_process_takes_over_what_lives_removes_what_is_dead_and_finds_the_files(
-    engines: DockerEngines,
+    engines: Engines,
 ) -> None:
     before, after = engines.engine(), engines.engine()
     alive, dead = [await before.create(spec(thread)) for thread in ("alive", "dead")]
     for left in (alive, dead):
         await left.files.write("/workspace/a", b"1")
-    engines.docker("kill", f"airlock-{engines.instance}-{dead.id}")
-    kill(before)
+    engines.kill_sandbox(dead.id)
+    await engines.kill(before)
     assert [left.id for left in await after.reconcile()] == [alive.id]
     assert [*await after.owned()] == [alive.id]
     for thread in ("alive", "dead"):

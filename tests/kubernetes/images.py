@@ -10,6 +10,7 @@ from pathlib import Path
 import google.protobuf
 
 from sandbox.engines.local import local_daemon
+from sandbox.engines.local.local_workspaces import remove_directory
 from tests.kubernetes.containers import ContainerStart, Launch
 
 _PACKAGES = os.pathsep.join((str(Path(__file__).resolve().parents[2]), str(Path(google.protobuf.__file__).parents[2])))
@@ -22,7 +23,8 @@ def daemon(start: ContainerStart) -> Launch:
     A volume at /run/airlock shares the socket with the Pod's other containers.
     """
     root = start.path("/workspace").parent
-    (root / "tmp").mkdir(exist_ok=True)
+    remove_directory(root / "tmp")  # a container's own is empty
+    (root / "tmp").mkdir()
     (root / "workspace").mkdir(exist_ok=True)
     listener = _listening(start.path(SOCKET))
     environment = {"LANG": "C.UTF-8", "PYTHONPATH": _PACKAGES, "TMPDIR": str(root / "tmp")}

@@ -13,6 +13,7 @@ import pytest
 from kubernetes_asyncio.client import ApiClient, CoreV1Api, CustomObjectsApi
 
 from sandbox.client.channel import Channel
+from sandbox.client.unix_address import UnixAddress
 from tests.kubernetes import images, kinds
 from tests.kubernetes.calls import pod
 from tests.kubernetes.cluster import Cluster, running_cluster, storage_class
@@ -354,7 +355,7 @@ async def test_the_real_daemon_serves_a_claim_over_a_socket_that_a_second_contai
     await core.create_namespaced_pod(space, pod(**spec))
     made = seen(cluster, space, "p", ready)
     place = next(cluster.directory.glob(f"pods/{made['metadata']['uid']}/volumes/channel/*"))
-    channel = Channel(place)
+    channel = Channel(UnixAddress(place))
     await channel.connect()
     assert (await channel.hello(timeout_s=30)).protocol_version == 1
     channel.close()

@@ -6,6 +6,7 @@ import asyncio
 import shutil
 from pathlib import Path
 
+from sandbox.engines.local.local_workspaces import remove_directory
 from tests.kubernetes import kinds
 from tests.kubernetes.deletion import now
 from tests.kubernetes.pod_files import CONTENTS
@@ -141,7 +142,7 @@ class Volumes:
         name = volume["metadata"]["name"]
         if volume["spec"].get("persistentVolumeReclaimPolicy") == "Delete" and name.startswith("pvc-"):
             self._store.remove(kinds.VOLUME, "", name)
-            shutil.rmtree(self._directory / "volumes" / name, ignore_errors=True)
+            remove_directory(self._directory / "volumes" / name)
         else:
             released = copied(volume)
             released["status"] = {"phase": "Released"}

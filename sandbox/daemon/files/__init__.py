@@ -1,6 +1,7 @@
 """File calls, with the tool user's rights and never through a link.
 
     read_files, write_files, tree_files  the calls
+    archive                              the workspace as a whole
     search                               finding names and text
     slow_work                            slow work outside the server's event loop
 

@@ -171,7 +171,7 @@ class Server:
         takes_input = (call == "exec" and request.exec.stdin) or (call == "write" and not request.write.inline)
         counted = call not in (*_TUNNELS, *_WAITS)
         self._health.calls += counted
-        use = call not in (*_LOOKS, *_WAITS)
+        use = call not in (*_LOOKS, *_WAITS, "archive")  # files that are saved keep no sandbox from its end
         self._uses += use
         try:
             reply = await reply_of(self._answer(call, request, frames, given))
@@ -210,6 +210,13 @@ class Server:
             return await self._answer_proxy(call, request, frames)
         async with self._call_slots:
             let_owner_in(self._workspace)
+            if call == "archive":
+                # Loaded with the first such call.
+                from sandbox.daemon.files.archive import serve_archive
+
+                self._hangups.watch_whole(frames.connection)
+                await serve_archive(request.archive, frames, self._workspace)
+                return None
             if call == "hello":
                 posture = await self._read_posture()
                 hello = wire.HelloReply(protocol_version=PROTOCOL_VERSION, posture=posture, build=BUILD)

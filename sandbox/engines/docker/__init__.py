@@ -2,7 +2,7 @@
 
     docker_engine                                    the engine, put together from the parts below
     parts                                            what they share: containers, attached sandboxes, gates of threads
-    creation, boot, handshake, build                 how a sandbox comes up: its configuration, start and first messages
+    creation, boot                                   how a sandbox comes up: its configuration, and its start
     endings, stopped_containers                      how sandboxes are stopped and removed, one or all of a tenant
     reconciliation                                   what dead processes left
     docker_pool                                      sandboxes created ahead of demand
@@ -11,7 +11,6 @@
     workspace_claims                                 which volume has a thread's files, and its removal, however deep
     docker_requests, request_threads                 what Docker is asked, in threads; one module imports docker
     container_config                                 the configuration of a container: all its isolation
-    posture                                          what the kernel reports, and whether that is weaker than asked
     engine_address, ssh_tunnel, engine_facts         where the engine is, the way there, what it says of itself
     engine_setup, image_pulls                        the daemon's volume, and images that are pulled
     channels                                         how daemons are reached:

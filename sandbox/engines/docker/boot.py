@@ -11,15 +11,16 @@ from google.protobuf import text_format
 
 from sandbox.client.channel import Channel
 from sandbox.engines.background import over
+from sandbox.engines.containment import RUNTIME_DIRECTORY
 from sandbox.engines.docker import container_config as config
 from sandbox.engines.docker import docker_requests
 from sandbox.engines.docker.docker_requests import FoundImage
 from sandbox.engines.docker.engine_setup import BundleBroken
-from sandbox.engines.docker.handshake import connected, introduced
 from sandbox.engines.docker.lock_directory import retired
 from sandbox.engines.docker.parts import Parts
-from sandbox.engines.docker.posture import HostKernel, weaknesses
+from sandbox.engines.handshake import connected, introduced
 from sandbox.engines.pooled_sandbox import is_pooled
+from sandbox.engines.posture import HostKernel, weaknesses
 from sandbox.errors import PostureTooWeak, SandboxUnavailable
 from sandbox.sandbox import Owner, SandboxSpec, owner_of
 from sandbox.thread_lock import ThreadLock
@@ -144,7 +145,7 @@ class Boot:
         try:
             await self._parts.requests.ask(docker_requests.start_container, body, name, image=image)
         except docker_requests.StartRefused as error:
-            if config.RUNTIME_DIRECTORY in str(error):
+            if RUNTIME_DIRECTORY in str(error):
                 raise BundleBroken(f"the sandbox daemon could not be started: {error}") from error
             raise SandboxUnavailable(f"the engine failed to start a sandbox from image {image!r}: {error}") from error
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sandbox.engines.containment import CHANNEL_DIRECTORY
 from sandbox.engines.docker import container_config as config
 from sandbox.engines.docker.docker_requests import DockerRequests, labelled_volumes, list_containers
 
@@ -43,7 +44,7 @@ async def has_workspaces(requests: DockerRequests, instance: str) -> bool:
 
 
 def _channels_of(container: Mapping[str, Any]) -> ChannelsInUse:
-    sources = [mount["Source"] for mount in container["Mounts"] if mount["Destination"] == config.CHANNEL_DIRECTORY]
+    sources = [mount["Source"] for mount in container["Mounts"] if mount["Destination"] == CHANNEL_DIRECTORY]
     path = Path(sources[0]).parent if sources else Path()
     return ChannelsInUse(container["Labels"].get(config.CHANNELS_LABEL, ""), path, container["State"] == "running")
 

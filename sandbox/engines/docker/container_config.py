@@ -9,6 +9,21 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from sandbox.engines.containment import (
+    CAPABILITIES,
+    CHANNEL_DIRECTORY,
+    MESSAGE_QUEUE_BYTES,
+    MESSAGE_QUEUES,
+    PAGE_BYTES,
+    POSIX_QUEUES_BYTES,
+    RUNTIME_DIRECTORY,
+    SEMAPHORES,
+    STEERING_VARIABLES,
+    files_limits,
+    shared_bytes_limit,
+    tmp_limit_bytes,
+    user_pair,
+)
 from sandbox.engines.pooled_sandbox import is_pooled
 from sandbox.protocols import WORKSPACE
 from sandbox.sandbox import Owner, SandboxLimits, SandboxSpec, digest, owner_of
@@ -29,13 +44,6 @@ CHANNELS_LABEL = "airlock.channels"
 # On the runtime image: how to start the daemon, a JSON list.
 COMMAND_LABEL = "airlock.command"
 
-RUNTIME_DIRECTORY = "/opt/airlock"
-CHANNEL_DIRECTORY = "/run/airlock"
-CAPABILITIES = ("CHOWN", "SETUID", "SETGID", "KILL")
-# Above a host's own and subordinate ids, below the groups by which the daemon finds a call's processes.
-_FIRST_USER = 600_000_000
-_USER_PAIRS = 200_000_000
-
 # For the names of one directory at each of some levels.
 _EMPTIER_BYTES = 512 * 1024 * 1024
 # How many of the host's tasks a process in gVisor takes, most of them its kernel's; idle, that one has some seventy.
@@ -54,12 +62,10 @@ _SOCKET_BUFFERS = {"net.ipv4.tcp_rmem": "4096 131072 212992", "net.ipv4.tcp_wmem
 # What lies over a path that the image declares as a volume: Docker would make a writable one there, without a limit and
 # filled from the image, which could put its own files over the daemon's.
 _NOTHING = "ro,size=4k,mode=755,nosuid,nodev,noexec"
-# Docker takes a variable without "=" out of the image's environment. These would let a tenant's image steer the
-# loader, libc or Python of pid 1, which is root inside; the AIRLOCK ones are the daemon's own settings.
+# Docker takes a variable without "=" out of the image's environment.
 _REMOVED_VARIABLES = (
-    *("LD_PRELOAD", "LD_LIBRARY_PATH", "LD_AUDIT", "LD_DEBUG", "LD_DEBUG_OUTPUT", "LD_PROFILE", "LD_PROFILE_OUTPUT"),
-    *("GLIBC_TUNABLES", "GCONV_PATH", "LOCPATH", "MALLOC_TRACE", "OPENSSL_CONF", "OPENSSL_MODULES"),
-    *("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "PYTHONMALLOC", "PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION"),
+    *STEERING_VARIABLES,
+    *("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "PYTHONMALLOC"),
     *("AIRLOCK_SOCKET", "AIRLOCK_WORKSPACE", "AIRLOCK_TOOL_UID", "AIRLOCK_TOOL_GID", "AIRLOCK_DAEMON_UID"),
     *("AIRLOCK_WORKSPACE_BYTES", "AIRLOCK_WORKSPACE_FILES", "AIRLOCK_DISK_RESERVE_BYTES", "AIRLOCK_SECCOMP_FILTERS"),
 )
@@ -130,17 +136,12 @@ def user_ids(instance: str, tenant: str, thread: str) -> tuple[int, int]:
     The kernel counts inotify instances, pipes and pending signals by user of the host. Were the ids shared, one tenant
     could use up another's.
     """
-    return _pair(digest(instance, tenant, thread))
+    return user_pair(digest(instance, tenant, thread))
 
 
 def pooled_user_ids(instance: str, sandbox_id: str) -> tuple[int, int]:
     """Return the user ids of a pooled sandbox, and of each later sandbox over its volume."""
-    return _pair(digest("pool", instance, sandbox_id, ""))
-
-
-def _pair(drawn: str) -> tuple[int, int]:
-    number = int(drawn, 16) % _USER_PAIRS
-    return _FIRST_USER + 2 * number, _FIRST_USER + 2 * number + 1
+    return user_pair(digest("pool", instance, sandbox_id, ""))
 
 
 def container_config(
@@ -305,32 +306,11 @@ def _limits(spec: SandboxSpec) -> dict[str, Any]:
     }
 
 
-# Bounds on memory that stays taken when the processes that took it are dead.
-#
-# Files in /tmp and /dev/shm, System V and POSIX IPC belong to no process: when they fill the memory limit, killing tool
-# code frees nothing and the kernel comes for the daemon. So all of it together stays below half of the limit. The other
-# half is the daemon's reserve: whatever else fills it belongs to processes, and tool code's are killed first.
-_MIB = 1024 * 1024
-_SHARED_LIMIT_BYTES = 16 * _MIB  # of /dev/shm, and of System V shared memory
-_PAGE_BYTES = 4096
-# So much of the memory limit allows one file. Few, because the ACLs of a tmpfs file are charged to no group and may
-# have 64 KiB: files without end would take memory from the whole host.
-_BYTES_PER_TMP_FILE = 32 * 1024
-_BYTES_PER_SHARED_FILE = 256 * 1024
-_FILE_COST_BYTES = 2 * 1024  # inode, name, and extended attributes, which the kernel counts as if they were files
-_MESSAGE_QUEUES = 8
-_MESSAGE_QUEUE_BYTES = 8 * 1024
-_MESSAGE_COST_BYTES = 64  # of an empty message; a queue takes as many as its limit has bytes
-_SEMAPHORES = 4_000
-_SEMAPHORE_COST_BYTES = 128
-POSIX_QUEUES_BYTES = 800 * 1024  # RLIMIT_MSGQUEUE
-
-
 def lasting_tmpfs(limits: SandboxLimits) -> dict[str, str]:
     """Return the mount options of /tmp and /dev/shm. A /tmp that does not fit its half is smaller than was asked."""
-    files, shared_files = _files(limits.memory_bytes)
+    files, shared_files = files_limits(limits.memory_bytes)
     size_bytes = min(limits.tmp_bytes, tmp_limit_bytes(limits.memory_bytes))
-    shared_bytes = _shared_bytes(limits.memory_bytes)
+    shared_bytes = shared_bytes_limit(limits.memory_bytes)
     return {
         "/tmp": f"size={size_bytes},nr_inodes={files},mode=1777,nosuid,nodev,exec",  # noqa: S108
         "/dev/shm": f"size={shared_bytes},nr_inodes={shared_files},mode=1777,nosuid,nodev,noexec",  # noqa: S108
@@ -339,33 +319,13 @@ def lasting_tmpfs(limits: SandboxLimits) -> dict[str, str]:
 
 def lasting_ipc(limits: SandboxLimits) -> dict[str, str]:
     """Return the kernel settings, of the sandbox's own IPC namespace, that bound System V IPC."""
-    shared_bytes = _shared_bytes(limits.memory_bytes)
+    shared_bytes = shared_bytes_limit(limits.memory_bytes)
     return {
-        "kernel.shmall": str(shared_bytes // _PAGE_BYTES),
+        "kernel.shmall": str(shared_bytes // PAGE_BYTES),
         "kernel.shmmax": str(shared_bytes),
         "kernel.shmmni": "128",
-        "kernel.msgmni": str(_MESSAGE_QUEUES),
-        "kernel.msgmnb": str(_MESSAGE_QUEUE_BYTES),
-        "kernel.msgmax": str(_MESSAGE_QUEUE_BYTES),
-        "kernel.sem": f"250 {_SEMAPHORES} 32 128",
+        "kernel.msgmni": str(MESSAGE_QUEUES),
+        "kernel.msgmnb": str(MESSAGE_QUEUE_BYTES),
+        "kernel.msgmax": str(MESSAGE_QUEUE_BYTES),
+        "kernel.sem": f"250 {SEMAPHORES} 32 128",
     }
-
-
-def tmp_limit_bytes(memory_bytes: int) -> int:
-    """Return how large /tmp may be under a memory limit: what the rest leaves of the half, at least 1 MiB."""
-    rest_bytes = (
-        sum(_files(memory_bytes)) * _FILE_COST_BYTES
-        + 2 * _shared_bytes(memory_bytes)
-        + _MESSAGE_QUEUES * _MESSAGE_QUEUE_BYTES * _MESSAGE_COST_BYTES
-        + _SEMAPHORES * _SEMAPHORE_COST_BYTES
-        + POSIX_QUEUES_BYTES
-    )
-    return max(memory_bytes // 2 - rest_bytes, _MIB)
-
-
-def _files(memory_bytes: int) -> tuple[int, int]:
-    return memory_bytes // _BYTES_PER_TMP_FILE, memory_bytes // _BYTES_PER_SHARED_FILE
-
-
-def _shared_bytes(memory_bytes: int) -> int:
-    return min(_SHARED_LIMIT_BYTES, memory_bytes // 16)

@@ -7,9 +7,9 @@ from functools import partial
 
 from sandbox.engines.docker.boot import Blueprint, Boot
 from sandbox.engines.docker.engine_setup import BundleBroken
-from sandbox.engines.docker.handshake import introduced
 from sandbox.engines.docker.parts import Gate, Parts
 from sandbox.engines.docker.stopped_containers import StoppedContainers
+from sandbox.engines.handshake import introduced
 from sandbox.errors import SandboxError, SandboxUnavailable, reason_of
 from sandbox.sandbox import Sandbox, SandboxSpec, owner_of
 from sandbox.thread_lock import ThreadLock

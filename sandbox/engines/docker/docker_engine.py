@@ -15,11 +15,12 @@ from sandbox.engines.docker.docker_pool import DockerPool
 from sandbox.engines.docker.docker_requests import DockerRequests
 from sandbox.engines.docker.endings import Endings
 from sandbox.engines.docker.engine_facts import EngineFacts, describe
-from sandbox.engines.docker.parts import Lifetime, Parts
+from sandbox.engines.docker.parts import Parts
 from sandbox.engines.docker.reconciliation import Reconciliation
 from sandbox.engines.docker.sandbox_listing import SandboxListing
 from sandbox.engines.docker.stopped_containers import StoppedContainers
 from sandbox.engines.docker.workspace_transfer import EngineDisk, UnseenDisk, WorkspaceTransfer
+from sandbox.engines.lifetime import Lifetime
 from sandbox.errors import EngineUnavailable
 from sandbox.transition import STOPPING, OnTransition, ignored
 

@@ -24,9 +24,9 @@ from sandbox.engines.background import over
 from sandbox.engines.docker import container_config as config
 from sandbox.engines.docker.boot import Blueprint, Boot
 from sandbox.engines.docker.engine_setup import BundleBroken
-from sandbox.engines.docker.handshake import introduced
 from sandbox.engines.docker.lock_directory import let_go, retired
 from sandbox.engines.docker.parts import Parts
+from sandbox.engines.handshake import introduced
 from sandbox.engines.pooled_sandbox import PooledRefused, PoolKind, pooled_id
 from sandbox.errors import EngineUnavailable, SandboxError, SandboxUnavailable, reason_of
 from sandbox.protocols import EntriesPage, ProcessList

@@ -15,13 +15,14 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from sandbox.engines.background import over
+from sandbox.engines.build import BUILD_FILE, own_build
+from sandbox.engines.containment import RUNTIME_DIRECTORY
 from sandbox.engines.docker import container_config as config
 from sandbox.engines.docker import docker_requests
-from sandbox.engines.docker.build import BUILD_FILE, own_build
 from sandbox.engines.docker.docker_requests import Client, DockerRequests
-from sandbox.engines.docker.handshake import refuse_other_build
 from sandbox.engines.docker.lock_directory import LockDirectory
-from sandbox.engines.docker.posture import MOVING_VERSION, HostKernel, has_landlock, landlock_of, own_namespaces
+from sandbox.engines.handshake import refuse_other_build
+from sandbox.engines.posture import MOVING_VERSION, HostKernel, has_landlock, landlock_of, own_namespaces
 from sandbox.errors import ImageMissing, SandboxUnavailable
 from sandbox.file_rules import FILE_RULES_LANDLOCK_VERSION
 from sandbox.thread_lock import ThreadLock
@@ -31,7 +32,7 @@ log = logging.getLogger(__name__)
 _FILL_ATTEMPTS = 600
 _ABANDONED_ATTEMPTS = 100
 _FILL_PAUSE_S = 0.05
-_BUILD = PurePosixPath(config.RUNTIME_DIRECTORY, BUILD_FILE)
+_BUILD = PurePosixPath(RUNTIME_DIRECTORY, BUILD_FILE)
 
 
 @dataclass(frozen=True)

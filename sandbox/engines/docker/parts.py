@@ -20,6 +20,7 @@ from sandbox.engines.docker.lock_directory import LockDirectory, PoolLocks, Stop
 from sandbox.engines.docker.relays import Relays
 from sandbox.engines.docker.shared_directory import SharedDirectory
 from sandbox.engines.docker.workspace_claims import WorkspaceClaims
+from sandbox.engines.lifetime import Lifetime
 from sandbox.sandbox import LeftSandbox, ListedSandbox, Owner, SandboxSpec, owner_of
 from sandbox.thread_lock import Note, ThreadLock
 from sandbox.transition import CLAIM_LOST, OnTransition, State, Transition
@@ -94,24 +95,6 @@ class Containers:
 def id_of(container: Container) -> str:
     """Return the id of a container's sandbox."""
     return str(container["Labels"][config.SANDBOX_LABEL])
-
-
-@dataclass(frozen=True)
-class Lifetime:
-    """A sandbox is past its lifetime `lifetime_s` after it was made; None sets no end. `clock` counts from 1970."""
-
-    lifetime_s: float | None
-    clock: Callable[[], float]
-
-    def overdue_s(self, note: Note) -> float | None:
-        """Return for how long a sandbox is past its lifetime; None while it is not, or where its age is unknown."""
-        if self.lifetime_s is None or not note.created_s:
-            return None
-        past_s = self.clock() - (note.created_s + self.lifetime_s)
-        return past_s if past_s >= 0 else None
-
-    def is_over(self, note: Note) -> bool:
-        return self.overdue_s(note) is not None
 
 
 @dataclass(frozen=True)

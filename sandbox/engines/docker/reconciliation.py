@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from sandbox.client.channel import Channel
 from sandbox.engines.docker import container_config as config
 from sandbox.engines.docker.docker_pool import DockerPool
-from sandbox.engines.docker.handshake import introduced
 from sandbox.engines.docker.lock_directory import let_go
 from sandbox.engines.docker.parts import Container, Parts, id_of
 from sandbox.engines.docker.stopped_containers import StoppedContainers
 from sandbox.engines.docker.workspace_transfer import WorkspaceTransfer
+from sandbox.engines.handshake import introduced
 from sandbox.engines.pooled_sandbox import is_pooled
 from sandbox.errors import SandboxError
 from sandbox.protocols import WORKSPACE

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from sandbox.client.channel import Channel
 from sandbox.client.tls_address import TlsAddress
 from sandbox.client.unix_address import SOCKET_NAME
+from sandbox.engines.containment import CHANNEL_DIRECTORY
 from sandbox.engines.docker import container_config as config
 from sandbox.engines.docker import docker_requests
 from sandbox.engines.docker.channels import Opening
@@ -113,7 +114,7 @@ class Relays:
         labels = {**self._labels(sandbox_id), config.KIND_LABEL: "channel"}
         return config.volume_mount(
             self._volume(sandbox_id),
-            config.CHANNEL_DIRECTORY,
+            CHANNEL_DIRECTORY,
             {"NoCopy": True, "Labels": labels, "DriverConfig": {"Name": "local", "Options": options}},
         )
 
@@ -196,7 +197,7 @@ class Relays:
         port = f"{_PORT}/tcp"
         options = {
             "--listen": f"0.0.0.0:{_PORT}",
-            "--socket": f"{config.CHANNEL_DIRECTORY}/{SOCKET_NAME}",
+            "--socket": f"{CHANNEL_DIRECTORY}/{SOCKET_NAME}",
             "--identity": f"{_KEYS}/identity.pem",
             "--authority": f"{_KEYS}/ca.pem",
             "--gateway": gateway_name(self._instance),

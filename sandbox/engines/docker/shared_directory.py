@@ -12,8 +12,8 @@ from typing import Any
 
 from sandbox.client.channel import Channel
 from sandbox.client.unix_address import SOCKET_NAME, UnixAddress
+from sandbox.engines.containment import CHANNEL_DIRECTORY
 from sandbox.engines.docker.channels import Opening
-from sandbox.engines.docker.container_config import CHANNEL_DIRECTORY
 from sandbox.engines.docker.request_threads import Lane
 from sandbox.sandbox import Owner
 

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
+from sandbox.engines.build import own_build
+from sandbox.engines.containment import RUNTIME_DIRECTORY
 from sandbox.engines.docker import engine_setup
-from sandbox.engines.docker.build import own_build
-from sandbox.engines.docker.container_config import RUNTIME_DIRECTORY
 from sandbox.engines.docker.docker_engine import DockerEngine
 from sandbox.engines.docker.docker_requests import Client, DockerRequests
 from sandbox.engines.docker.engine_setup import EngineContext, _fill

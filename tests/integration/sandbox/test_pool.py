@@ -22,7 +22,7 @@ from sandbox.engines.docker import docker_pool
 from sandbox.engines.docker.container_config import container_name
 from sandbox.engines.docker.docker_engine import DockerEngine
 from sandbox.engines.docker.engine_setup import BundleBroken
-from sandbox.engines.docker.handshake import introduced
+from sandbox.engines.handshake import introduced
 from sandbox.engines.pooled_sandbox import PooledRefused, PoolKind
 from sandbox.engines.sandbox_pool import SandboxPool
 from sandbox.sandbox import Sandbox, SandboxSpec, owner_of

@@ -15,7 +15,7 @@ import pytest
 
 from sandbox.engines.docker.docker_engine import DockerEngine
 from sandbox.engines.docker.docker_requests import DockerRequests
-from sandbox.engines.docker.posture import weaknesses
+from sandbox.engines.posture import weaknesses
 from sandbox.errors import NotFound
 from sandbox.protocols import ProcessSpec
 from sandbox.sandbox import Sandbox

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from sandbox.engines.containment import CAPABILITIES, RUNTIME_DIRECTORY
 from sandbox.engines.docker.boot import Blueprint
-from sandbox.engines.docker.container_config import CAPABILITIES, RUNTIME_DIRECTORY
 from sandbox.engines.docker.docker_engine import DockerEngine
 from sandbox.errors import FileError, PostureTooWeak
 from sandbox.sandbox import Sandbox

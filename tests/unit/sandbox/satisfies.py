@@ -12,6 +12,7 @@ from sandbox.engines.docker.docker_engine import DockerEngine
 from sandbox.engines.docker.image_pulls import PullingCreation
 from sandbox.engines.engine import Creator, Engine
 from sandbox.engines.fair_creation import FairCreation
+from sandbox.engines.kubernetes.kubernetes_engine import KubernetesEngine
 from sandbox.engines.local.local_fs import LocalFS
 from sandbox.engines.local.memory_engine import MemoryEngine
 from sandbox.engines.pooled_sandbox import PoolSource
@@ -40,6 +41,10 @@ def sandbox(made: ChannelSandbox) -> Sandbox:
 
 def engine(docker: DockerEngine) -> Engine:
     return docker
+
+
+def kubernetes(engine: KubernetesEngine) -> Engine:
+    return engine
 
 
 def memory(engine: MemoryEngine) -> Engine:

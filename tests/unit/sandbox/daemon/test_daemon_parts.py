@@ -86,6 +86,20 @@ def test_an_argument_beats_the_environment_beats_the_default() -> None:
     assert (settings.tool_uid, settings.tool_gid, settings.daemon_uid) == (5, 7, 10002)
 
 
+def test_limits_of_processes_are_as_asked_or_lower_and_then_no_core_is_dumped() -> None:
+    asked = read_settings(["--open-files=100", "--processes=4194304", "--file-bytes=1000"], {}).process_limits
+    assert not any(read_settings([], {}).process_limits.values())
+    code = (
+        "import resource as r, sys; from sandbox.daemon.__main__ import _limit_processes as limit\n"
+        "before = r.getrlimit(r.RLIMIT_NPROC)[1]; limit({}); assert r.getrlimit(r.RLIMIT_NPROC)[1] == before\n"
+        f"limit({asked!r}); hard = r.getrlimit(r.RLIMIT_NPROC)\n"
+        "assert hard == (4194304, 4194304) if before < 0 else hard == (min(before, 4194304),) * 2\n"
+        "print(r.getrlimit(r.RLIMIT_NOFILE), r.getrlimit(r.RLIMIT_FSIZE), r.getrlimit(r.RLIMIT_CORE))"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout == "(100, 100) (1000, 1000) (0, 0)\n"
+
+
 def test_the_daemon_does_not_start_without_root_and_says_why() -> None:
     code = (
         "import os, sandbox.daemon.__main__ as daemon; os.geteuid() or os.seteuid(1000);"

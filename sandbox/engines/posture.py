@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from sandbox.client.replies import plain_text
-from sandbox.engines.docker.container_config import CAPABILITIES, CHANNEL_DIRECTORY, RUNTIME_DIRECTORY
+from sandbox.engines.containment import CAPABILITIES, CHANNEL_DIRECTORY, ENDED_FILE, RUNTIME_DIRECTORY
 from sandbox.protocols import WORKSPACE
 from sandbox.sandbox import SandboxSpec
 from sandbox.v1 import channel_pb2 as pb
@@ -105,15 +105,47 @@ _RULES = {
     "/etc/hostname": _ENGINE_FILE,
     "/etc/hosts": _ENGINE_FILE,
 }
+# A kubelet mounts its volumes without nosuid and nodev; no_new_privileges and the missing capability stand for those,
+# as for the workspace. In the last one it reads why a container ended; in the channel's directory no tool gets at it.
+_KUBERNETES_RULES = {
+    **_RULES,
+    "/tmp": _Rule(frozenset({"tmpfs"}), needed=True, tool_may_write=True),  # noqa: S108
+    ENDED_FILE: _Rule(),
+}
 # What the engine lays over parts of /proc and /sys is read-only, or /dev/null, which keeps nothing.
 _MASKED = ("/proc/", "/sys/")
 _MASK = _Rule(frozenset({"proc", "tmpfs", "devtmpfs"}))
 _VOLUME = _Rule(frozenset({"tmpfs"}), read_only=True, inert=True)
+
+
+@dataclass(frozen=True)
+class Promise:
+    """What an engine gives each of its sandboxes; the rest is the spec's.
+
+    `network`: there is an interface, and something outside the sandbox admits nothing by it. `pids_limited`: the
+    kernel limits processes.
+    """
+
+    rules: Mapping[str, _Rule]
+    network: bool = False
+    pids_limited: bool = True
+
+
+DOCKER = Promise(_RULES)
+
+
+def kubernetes(*, pids_limited: bool) -> Promise:
+    """Return what a Pod gives: a NetworkPolicy closes its network, and a kubelet limits its processes."""
+    return Promise(_KUBERNETES_RULES, network=True, pids_limited=pids_limited)
+
+
 # gVisor names its file systems otherwise, has no masks of its own in the list, and shows no flags but read-only.
 _NOT_IN_GVISOR = frozenset({"/proc/sys"})
 
 
-def mount_weaknesses(mounts: Collection[pb.Mount], *, volumes: Collection[str], gvisor: bool) -> list[str]:
+def mount_weaknesses(
+    mounts: Collection[pb.Mount], *, volumes: Collection[str], gvisor: bool, rules: Mapping[str, _Rule] = _RULES
+) -> list[str]:
     """Return one sentence for each way in which mounts are weaker than asked.
 
     `volumes` are the paths that the image declares as volumes; Airlock lays something empty over each.
@@ -122,24 +154,24 @@ def mount_weaknesses(mounts: Collection[pb.Mount], *, volumes: Collection[str], 
     if len(mounts) >= _MOUNTS_LIMIT:
         found.append(f"There are {_MOUNTS_LIMIT} mounts or more, and not all of them are known.")
     there = {mount.path for mount in mounts}
-    missing = [path for path, rule in _RULES.items() if rule.needed and path not in there]
+    missing = [path for path, rule in rules.items() if rule.needed and path not in there]
     if gvisor:
         missing = [path for path in missing if path not in _NOT_IN_GVISOR]
     if missing:
         found.append(f"Nothing is mounted at {_shown(missing)}.")
-    strangers = [mount.path for mount in mounts if _rule(mount.path, volumes) is None]
+    strangers = [mount.path for mount in mounts if _rule(mount.path, volumes, rules) is None]
     if strangers:
         found.append(f"There are mounts that were not asked for: {_shown(strangers)}.")
-    rules = ((mount, _rule(mount.path, volumes)) for mount in mounts)
-    breaches = [said for mount, rule in rules if rule for said in _breaches(mount, rule, gvisor=gvisor)]
+    ruled = ((mount, _rule(mount.path, volumes, rules)) for mount in mounts)
+    breaches = [said for mount, rule in ruled if rule for said in _breaches(mount, rule, gvisor=gvisor)]
     found += breaches[:32]
-    if not gvisor and not any(_rule(path, ()) is _MASK for path in there):
+    if not gvisor and not any(_rule(path, (), rules) is _MASK for path in there):
         found.append("Nothing of /proc and /sys is hidden.")
     return found
 
 
-def _rule(path: str, volumes: Collection[str]) -> _Rule | None:
-    known = _RULES.get(path)
+def _rule(path: str, volumes: Collection[str], rules: Mapping[str, _Rule]) -> _Rule | None:
+    known = rules.get(path)
     if known is not None:
         return known
     if path.startswith(f"{_CGROUPS}/"):
@@ -178,6 +210,7 @@ def weaknesses(
     *,
     host: HostKernel | None = None,
     volumes: Collection[str] = (),
+    promise: Promise = DOCKER,
 ) -> list[str]:
     """Return one sentence for each way in which the sandbox is weaker than asked; none means it may be used.
 
@@ -195,7 +228,7 @@ def weaknesses(
         (not posture.socket_closed_to_tools, "Tool code can reach the daemon's socket."),
         (not posture.root_read_only, "The root file system is writable."),
     )
-    if posture.network_interfaces:
+    if posture.network_interfaces and not promise.network:
         names = ", ".join(name[:32] for name in posture.network_interfaces[:8])
         found.append(f"There is a network interface: {names}.")
     gvisor = spec.runtime.startswith("runsc")
@@ -203,7 +236,7 @@ def weaknesses(
     if posture.runtime != kernel:
         # Also when it is the stronger one: what was asked of one kernel cannot be read from the other.
         found.append(f"The kernel is {posture.runtime[:32] or 'unknown'}; runtime {spec.runtime} has {kernel}.")
-    found += mount_weaknesses(posture.mounts, volumes=volumes, gvisor=gvisor)
+    found += mount_weaknesses(posture.mounts, volumes=volumes, gvisor=gvisor, rules=promise.rules)
     # gVisor keeps its own limits, namespaces and system call filter outside; what its /proc says of ours means nothing.
     if not gvisor:
         if posture.seccomp_mode != _SECCOMP_FILTER:
@@ -215,7 +248,7 @@ def weaknesses(
                 "seccomp profile must let Landlock be used: upgrade the engine."
             )
         found += _shared_namespaces(posture, host.gateway_namespaces)
-        found += _loose_limits(posture, spec, swap_limited=host.swap_limited)
+        found += _loose_limits(posture, spec, swap_limited=host.swap_limited, pids_limited=promise.pids_limited)
     return found
 
 
@@ -277,12 +310,13 @@ def _shared_namespaces(posture: pb.Posture, gateway: Mapping[str, int]) -> list[
     return found
 
 
-def _loose_limits(posture: pb.Posture, spec: SandboxSpec, *, swap_limited: bool) -> list[str]:
+def _loose_limits(posture: pb.Posture, spec: SandboxSpec, *, swap_limited: bool, pids_limited: bool) -> list[str]:
     limits = [
         ("memory limit", posture.memory_limit_bytes, spec.limits.memory_bytes, "bytes"),
-        ("process limit", posture.pids_limit, spec.limits.pids, "processes"),
         ("CPU limit", posture.cpu_limit_millis, round(spec.limits.cpus * 1000), "thousandths of a CPU"),
     ]
+    if pids_limited:
+        limits.append(("process limit", posture.pids_limit, spec.limits.pids, "processes"))
     if swap_limited:
         limits.append(("memory and swap limit", posture.memory_swap_limit_bytes, spec.limits.memory_bytes, "bytes"))
     return [

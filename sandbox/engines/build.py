@@ -34,4 +34,4 @@ def sources_digest(package: Path) -> str:
 @functools.cache
 def own_build() -> str:
     """Return the digest of the sources installed here. It is read once: what runs is what was there at the start."""
-    return sources_digest(Path(__file__).parents[2])
+    return sources_digest(Path(__file__).parents[1])

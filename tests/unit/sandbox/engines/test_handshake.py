@@ -9,11 +9,11 @@ import pytest
 
 from sandbox.client.channel import PROTOCOL_VERSION, Channel
 from sandbox.client.unix_address import UnixAddress
-from sandbox.engines.docker.build import own_build
-from sandbox.engines.docker.handshake import connected, introduced
+from sandbox.engines.build import own_build
+from sandbox.engines.handshake import connected, introduced
 from sandbox.errors import SandboxUnavailable
 from sandbox.v1 import channel_pb2 as pb
-from tests.unit.sandbox.engines.docker.test_posture import posture
+from tests.unit.sandbox.engines.test_posture import posture
 from tests.unit.sandbox.fake_daemon import Answer, Peer, fake_daemon
 
 

@@ -8,9 +8,10 @@ from typing import Any, cast
 
 import pytest
 
+from sandbox.engines.containment import CAPABILITIES
 from sandbox.engines.docker.boot import Blueprint
-from sandbox.engines.docker.container_config import CAPABILITIES, Site
-from sandbox.engines.docker.posture import HostKernel, landlock_of, own_namespaces, weaknesses
+from sandbox.engines.docker.container_config import Site
+from sandbox.engines.posture import HostKernel, landlock_of, own_namespaces, weaknesses
 from sandbox.errors import PostureTooWeak
 from sandbox.sandbox import SandboxLimits, SandboxSpec
 from sandbox.v1 import channel_pb2 as pb

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from sandbox.client.channel import Channel
-from sandbox.engines.docker.build import own_build
+from sandbox.engines.build import own_build
 from sandbox.errors import DaemonLost, SandboxError, SandboxUnavailable
 from sandbox.v1 import channel_pb2 as pb
 

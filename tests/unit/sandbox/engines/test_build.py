@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from sandbox.daemon.build import read_build
-from sandbox.engines.docker import build
-from sandbox.engines.docker.build import BUILD_FILE, own_build, sources_digest
+from sandbox.engines import build
+from sandbox.engines.build import BUILD_FILE, own_build, sources_digest
 
-REPOSITORY = Path(__file__).parents[5]
+REPOSITORY = Path(__file__).parents[4]
 PACKAGE = REPOSITORY / "sandbox"
 
 
@@ -23,7 +23,7 @@ def package(tmp_path: Path) -> Path:
     for name in ("daemon", "tls", "v1"):
         shutil.copytree(PACKAGE / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(PACKAGE / "__init__.py", copy)
-    shutil.copy(PACKAGE / "engines" / "docker" / "build.py", copy)
+    shutil.copy(PACKAGE / "engines" / "build.py", copy)
     return copy
 
 

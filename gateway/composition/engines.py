@@ -1,0 +1,134 @@
+"""Builds the engine that the configuration names, with what only some engines have."""
+
+import contextlib
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
+
+import structlog
+
+from gateway.composition.foundation import Foundation
+from gateway.errors import Misconfigured
+from gateway.sandboxes.channel_claim import channel_use, claim_channels
+from gateway.sandboxes.docker_access import docker_requests
+from gateway.serving.directory_locks import locked_for
+from gateway.storage.database import identity_of
+from gateway.storage.engine_store import ChannelStore
+from sandbox.engines.docker.docker_engine import DockerEngine
+from sandbox.engines.docker.docker_requests import DockerRequests
+from sandbox.engines.docker.image_pulls import ImagePulls
+from sandbox.engines.docker.workspace_transfer import EngineDisk
+from sandbox.engines.engine import Engine
+from sandbox.engines.local.memory_engine import MemoryEngine
+from sandbox.engines.pooled_sandbox import PoolSource
+from sandbox.transition import OnTransition
+
+log = structlog.get_logger(__name__)
+
+
+class ServedEngine(Engine, Protocol):
+    """An engine that says whether it answers."""
+
+    async def ping(self) -> None:
+        """Raise SandboxError if the engine does not answer."""
+
+
+@dataclass(frozen=True)
+class OpenedEngine:
+    """An engine. None where it has no pool, pulls images itself, or has no disk that is seen from here."""
+
+    engine: ServedEngine
+    pool: PoolSource | None = None
+    pulls: ImagePulls | None = None
+    free_bytes: Callable[[], Awaitable[int]] | None = None
+
+
+async def open_engine(stack: AsyncExitStack, base: Foundation, on_transition: OnTransition) -> OpenedEngine:
+    """Make the engine; raises if it must not be used with this database. The caller closes it."""
+    match base.config.sandbox.engine:
+        case "memory":
+            return _memory(base, on_transition)
+        case "kubernetes":
+            return _kubernetes(base, on_transition)
+        case _:
+            return await _docker(stack, base, on_transition)
+
+
+def _memory(base: Foundation, on_transition: OnTransition) -> OpenedEngine:
+    config, settings = base.config, base.config.sandbox
+    log.warning("sandbox.engine is memory: every command runs on this machine, unconfined, as the gateway's user")
+    root = config.path(config.state_dir).resolve() / "memory"
+    return OpenedEngine(MemoryEngine(root=root, lifetime_s=settings.lifetime_s, on_transition=on_transition))
+
+
+def _kubernetes(base: Foundation, on_transition: OnTransition) -> OpenedEngine:
+    try:
+        # Loaded on demand: its client is an extra of the distribution.
+        from sandbox.engines.kubernetes.boot import Inspection  # noqa: PLC0415
+        from sandbox.engines.kubernetes.kubernetes_engine import KubernetesEngine  # noqa: PLC0415
+        from sandbox.engines.kubernetes.kubernetes_requests import KubernetesRequests  # noqa: PLC0415
+        from sandbox.engines.kubernetes.manifests import Site  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        raise Misconfigured(
+            f"sandbox.engine: kubernetes needs the package {error.name}: install `airlock-agent-gateway[kubernetes]`"
+        ) from error
+    config, settings, own = base.config, base.config.sandbox, base.config.sandbox.kubernetes
+    site = Site(
+        instance=base.instance,
+        namespace=own.namespace,
+        gateway_namespace=own.gateway_namespace or "",
+        gateway_selector=own.gateway_selector,
+        runtime_image=settings.runtime_image,
+        runtime_volume=own.runtime_volume,
+        storage_class=own.storage_class,
+        node_selector=own.node_selector,
+        tolerations=own.tolerations,
+        topology_spread=own.topology_spread,
+        image_pull_secrets=own.image_pull_secrets,
+    )
+    kubeconfig = None if own.kubeconfig is None else config.path(own.kubeconfig)
+    engine = KubernetesEngine(
+        site,
+        KubernetesRequests(kubeconfig, own.context),
+        inspection=Inspection(own.allow_unlimited_pids),
+        lifetime_s=settings.lifetime_s,
+        on_transition=on_transition,
+    )
+    return OpenedEngine(engine)
+
+
+async def _docker(stack: AsyncExitStack, base: Foundation, on_transition: OnTransition) -> OpenedEngine:
+    config, settings = base.config, base.config.sandbox
+    requests = partial(docker_requests, config)
+    engine = DockerEngine(
+        instance=base.instance,
+        channel_root=config.resolved_channel_dir(),
+        runtime_image=settings.runtime_image,
+        requests=requests(),
+        lifetime_s=settings.lifetime_s,
+        on_transition=on_transition,
+    )
+    with contextlib.closing(requests()) as asked:
+        await _claim_channels(stack, base, engine, asked)
+    pulls = None
+    if settings.pull != "never":
+        pulls = ImagePulls(requests(), wait_s=settings.pull_wait_s, timeout_s=settings.pull_timeout_s)
+        stack.callback(pulls.close)
+    watching = requests()
+    stack.callback(watching.close)
+    pool = engine.pool if settings.pool_limit else None
+    # The disk of another machine is not seen from here.
+    free_bytes = EngineDisk(watching).free_bytes if watching.relays is None else None
+    return OpenedEngine(engine, pool, pulls, free_bytes)
+
+
+async def _claim_channels(
+    stack: AsyncExitStack, base: Foundation, engine: DockerEngine, requests: DockerRequests
+) -> None:
+    """Refuse a directory of another engine or database, before anything in it counts as an orphan."""
+    channels = base.config.resolved_channel_dir()
+    use = await channel_use(requests, await engine.id(), base.instance, channels)
+    engine.boot.channels_identity = await claim_channels(use, ChannelStore(base.database))
+    stack.enter_context(locked_for(channels, base.instance, await identity_of(base.database)))

@@ -1,0 +1,79 @@
+"""A sandbox's workspace as a whole, through its daemon: a tar stream, read or written in worker threads.
+
+What comes is bounded by nothing but time: who takes it counts. It arrives at a least rate, so a slow daemon is lost.
+"""
+
+import errno
+import socket
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+from sandbox.client.channel import Channel
+from sandbox.client.replies import plain_text
+from sandbox.errors import DaemonLost, NoSpace, SandboxUnavailable
+from sandbox.v1 import channel_pb2 as pb
+
+TOP = "workspace"
+"""How names in the stream begin."""
+
+_ANSWER_S = 30.0
+_LEAST_BYTES_PER_S = 64 * 1024
+_PIECE_BYTES = 1024 * 1024
+_SAID_BYTES = 1024
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+
+
+async def opened(channel: Channel, *, fill: bool = False) -> socket.socket:
+    """Return a connection for the stream, which blocks; the caller closes it. Raises SandboxError."""
+    request = pb.Request(archive=pb.ArchiveRequest(fill=fill))
+    connection = await channel.tunnel(request, timeout_s=_ANSWER_S)
+    connection.settimeout(_ANSWER_S)
+    return connection
+
+
+def received(connection: socket.socket) -> Iterator[bytes]:
+    """Yield what the daemon sends, to its end; DaemonLost when it is too slow or the connection breaks."""
+    got_bytes, waited_s = 0, 0.0
+    with _broken():
+        while True:
+            began_s = time.monotonic()
+            connection.settimeout(max(_ANSWER_S + got_bytes / _LEAST_BYTES_PER_S - waited_s, 0.001))
+            piece = connection.recv(_PIECE_BYTES)
+            waited_s = min(waited_s + time.monotonic() - began_s, got_bytes / _LEAST_BYTES_PER_S + _ANSWER_S)
+            if not piece:
+                return
+            got_bytes += len(piece)
+            yield piece
+
+
+def sent(connection: socket.socket, pieces: Iterable[bytes]) -> None:
+    """Send a stream and return when the daemon has written all of it; NoSpace where it does not fit.
+
+    Raises what `pieces` does, and DaemonLost.
+    """
+    for piece in pieces:
+        with _broken():
+            connection.sendall(piece)
+    with _broken():
+        connection.shutdown(socket.SHUT_WR)
+        said = b""
+        # The daemon has to write what is in its buffers, and to set the modes of all directories.
+        connection.settimeout(10 * _ANSWER_S)
+        while len(said) < _SAID_BYTES and (piece := connection.recv(_SAID_BYTES)):
+            said += piece
+    number, _, text = said.decode("utf-8", "replace").partition(" ")
+    if number == "0":
+        return
+    message = f"the files could not be written into the workspace: {plain_text(text)[:300] or 'the daemon ended'}"
+    if number.isdecimal() and int(number) in _NO_SPACE:
+        raise NoSpace(f"{message}; raise workspace_mib in the policy's sandbox section")
+    raise SandboxUnavailable(message)
+
+
+@contextmanager
+def _broken() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise DaemonLost(f"the connection to the sandbox daemon broke ({error.strerror or error})") from error

@@ -1,0 +1,21 @@
+"""Sandboxes as Pods of a Kubernetes cluster.
+
+    kubernetes_engine                       the engine, put together from the parts below
+    parts                                   what they share: the objects of the cluster, records of threads, attachments
+    creation, boot                          how a sandbox comes up: its Pod, the claim of its relay, the handshake
+    endings                                 how sandboxes are stopped and removed, one or all of a tenant
+    reconciliation                          what dead processes left
+    listing                                 what lists show of sandboxes
+    workspaces                              a thread's files as a whole
+    attached                                the sandboxes that this process uses, and what it shares with others
+    gates, records                          a thread's record and its gate: one Lease
+    setup                                   what all sandboxes share: keys and the network policy
+    mirror                                  a copy of Pods and Leases, kept by watches
+    pods                                    what a Pod's status means
+    manifests                               the objects: all isolation that a Pod has
+    kubernetes_requests                     the API: verbs, errors, retries, watches; imports kubernetes_asyncio
+
+The cluster sees digests and sizes; the names of threads are in the records of Leases alone (records.py).
+
+Start at `kubernetes_engine.py`. Imports sandbox.engines and sandbox layers below 6.
+"""

@@ -1,0 +1,351 @@
+"""Requests to a Kubernetes cluster, and what its refusals mean. The only file that imports kubernetes_asyncio.
+
+Objects are JSON as the API has it. A request that may be repeated is, while the API is overloaded or the connection
+breaks: every one here may be, for names are chosen by the caller and updates name the version that they replace.
+"""
+
+import asyncio
+import json
+import logging
+import random
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import aiohttp
+from kubernetes_asyncio import client, config
+from kubernetes_asyncio.config.config_exception import ConfigException
+
+from sandbox.errors import EngineFull, EngineUnavailable, RuntimeMissing, SandboxUnavailable
+
+log = logging.getLogger(__name__)
+
+Made: TypeAlias = dict[str, Any]
+"""An object as the API has it."""
+
+_TIMEOUT_S = 30.0
+_ATTEMPTS = 5
+_FIRST_PAUSE_S = 0.1
+_LONGEST_PAUSE_S = 5.0
+_PAGE = 500
+# The API ends a watch after so long, or this process does, if nothing says that the connection is dead.
+_WATCH_S = 240
+_ANSWER_LIMIT_BYTES = 64 * 1024 * 1024
+_EVENT_LIMIT_BYTES = 4 * 1024 * 1024
+_SHOWN = 500
+
+
+@dataclass(frozen=True)
+class Resource:
+    """A kind of object, as the API and its roles name it."""
+
+    group: str
+    version: str
+    plural: str
+
+    def path(self, namespace: str, name: str = "") -> str:
+        root = f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
+        return f"{root}/namespaces/{namespace}/{self.plural}{f'/{name}' if name else ''}"
+
+
+PODS = Resource("", "v1", "pods")
+CLAIMS = Resource("", "v1", "persistentvolumeclaims")
+SECRETS = Resource("", "v1", "secrets")
+LEASES = Resource("coordination.k8s.io", "v1", "leases")
+NETWORK_POLICIES = Resource("networking.k8s.io", "v1", "networkpolicies")
+
+VERBS: Mapping[Resource, frozenset[str]] = {
+    PODS: frozenset({"create", "delete", "list", "watch"}),
+    CLAIMS: frozenset({"create", "delete", "list"}),
+    LEASES: frozenset({"create", "delete", "get", "list", "update", "watch"}),
+    SECRETS: frozenset({"create", "get", "update"}),
+    NETWORK_POLICIES: frozenset({"create", "get", "update"}),
+}
+"""All that is asked of the namespace of sandboxes; a request of another verb is an error of this program."""
+
+GATEWAY_VERBS: Mapping[Resource, frozenset[str]] = {SECRETS: frozenset({"create", "get"})}
+"""All that is asked of the gateway's own namespace, for the key of the instance's authority."""
+
+
+class Conflict(SandboxUnavailable):
+    """An object of this name exists, or has changed since it was read."""
+
+
+class Expired(SandboxUnavailable):
+    """The version that a watch or list was to go on from is not known any more."""
+
+
+class _Passing(Exception):
+    """A refusal that may pass; `after_s` is what the API asks to wait."""
+
+    def __init__(self, why: str, after_s: float = 0.0) -> None:
+        super().__init__(why)
+        self.after_s = after_s
+
+
+class KubernetesRequests:
+    """The API that a kubeconfig's context names, or that of the cluster that this process runs in.
+
+    Every request raises EngineUnavailable when nothing answers or the credentials are refused, and SandboxUnavailable,
+    with what to do, for what the API refuses. `pause` waits between attempts.
+    """
+
+    def __init__(
+        self,
+        kubeconfig: Path | None = None,
+        context: str | None = None,
+        *,
+        pause: Callable[[float], Any] = asyncio.sleep,
+    ) -> None:
+        self._kubeconfig = kubeconfig
+        self._context = context
+        self._pause = pause
+        self._client: client.ApiClient | None = None
+        self._connecting = asyncio.Lock()
+
+    async def get(self, resource: Resource, namespace: str, name: str) -> Made | None:
+        """Return an object; None where there is none."""
+        return await self._ask("get", resource, namespace, name)
+
+    async def create(self, resource: Resource, namespace: str, made: Made) -> Made:
+        """Create an object and return it; Conflict where its name is taken, also by an earlier attempt of this."""
+        found = await self._ask("create", resource, namespace, body=made)
+        if found is None:
+            raise SandboxUnavailable(
+                f"namespace {namespace!r} does not exist on the cluster: create it, or correct "
+                "sandbox.kubernetes.namespace of the configuration"
+            )
+        return found
+
+    async def update(self, resource: Resource, namespace: str, made: Made) -> Made | None:
+        """Replace an object and return it; Conflict if it has changed, None if it is gone."""
+        return await self._ask("update", resource, namespace, made["metadata"]["name"], body=made)
+
+    async def delete(self, resource: Resource, namespace: str, name: str, *, version: str = "") -> bool:
+        """Begin to delete an object, return whether it was there. With `version` only as it was then, or Conflict."""
+        body = {"preconditions": {"resourceVersion": version}} if version else {}
+        return await self._ask("delete", resource, namespace, name, body=body) is not None
+
+    async def list(self, resource: Resource, namespace: str, selector: str) -> tuple[list[Made], str]:
+        """Return the objects with labels, and the version as of which they are."""
+        found: list[Made] = []
+        query = {"labelSelector": selector, "limit": str(_PAGE)}
+        while True:
+            page = await self._ask("list", resource, namespace, query=query) or {"items": [], "metadata": {}}
+            found += page["items"]
+            more = page["metadata"].get("continue")
+            if not more:
+                return found, str(page["metadata"].get("resourceVersion", ""))
+            query = {**query, "continue": more}
+
+    async def watch(
+        self, resource: Resource, namespace: str, selector: str, version: str
+    ) -> AsyncIterator[tuple[str, Made]]:
+        """Yield changes since a version until the API ends the watch, each after its kind; bookmarks too.
+
+        Raises Expired when the version is too old: list again.
+        """
+        query = {"watch": "1", "labelSelector": selector, "resourceVersion": version}
+        query |= {"allowWatchBookmarks": "true", "timeoutSeconds": str(_WATCH_S)}
+        timeout = aiohttp.ClientTimeout(total=_WATCH_S + 30, connect=_TIMEOUT_S)
+        try:
+            response = await self._send("watch", resource.path(namespace), "GET", query, None, timeout)
+            async with response:
+                if response.status != 200:
+                    raise self._refusal("watch", resource, namespace, response.status, await _read(response), "")
+                async for line in _lines(response):
+                    event = json.loads(line)
+                    kind, made = str(event["type"]), event["object"]
+                    if kind == "ERROR":
+                        raise self._refusal("watch", resource, namespace, int(made.get("code", 500)), line, made)
+                    yield kind, made
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+            raise EngineUnavailable(f"the watch of {resource.plural} broke: {error or type(error).__name__}") from error
+        except _Passing as passing:
+            raise EngineUnavailable(str(passing)) from passing
+
+    async def close(self) -> None:
+        if self._client is not None:
+            await self._client.close()
+            self._client = None
+
+    async def _ask(
+        self,
+        verb: str,
+        resource: Resource,
+        namespace: str,
+        name: str = "",
+        *,
+        query: Mapping[str, str] | None = None,
+        body: Made | None = None,
+    ) -> Made | None:
+        """Return the answer; None for 404."""
+        if verb not in VERBS[resource]:
+            raise AssertionError(f"{verb} {resource.plural} is not among the verbs that the gateway is granted")
+        method = {"create": "POST", "update": "PUT", "delete": "DELETE"}.get(verb, "GET")
+        pause_s, renewed = _FIRST_PAUSE_S, False
+        for left in reversed(range(_ATTEMPTS)):
+            try:
+                timeout = aiohttp.ClientTimeout(total=_TIMEOUT_S)
+                response = await self._send(verb, resource.path(namespace, name), method, query or {}, body, timeout)
+                async with response:
+                    data = await _read(response)
+                if 200 <= response.status < 300:
+                    return dict(json.loads(data))
+                if response.status == 404:
+                    return None
+                if response.status == 401 and not renewed:
+                    renewed = True
+                    await self.close()  # the credentials are read anew: there may be a newer token
+                    continue
+                raise self._refusal(verb, resource, namespace, response.status, data, name, response.headers)
+            except (_Passing, aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+                if not left:
+                    raise self._unreachable(error) from error
+                waited_s = max(pause_s, error.after_s) if isinstance(error, _Passing) else pause_s
+                await self._pause(min(waited_s, _LONGEST_PAUSE_S) * random.uniform(0.8, 1.2))  # noqa: S311
+                pause_s *= 2
+        raise AssertionError("unreachable")
+
+    async def _send(
+        self,
+        verb: str,
+        path: str,
+        method: str,
+        query: Mapping[str, str],
+        body: Made | None,
+        timeout: aiohttp.ClientTimeout,
+    ) -> aiohttp.ClientResponse:
+        api = await self._connected()
+        log.debug("%s %s", verb, path)
+        answer: aiohttp.ClientResponse = await api.call_api(
+            path,
+            method,
+            query_params=list(query.items()),
+            header_params={"Accept": "application/json", "Content-Type": "application/json"},
+            body=body or None,
+            auth_settings=["BearerToken"],
+            _preload_content=False,
+            _request_timeout=timeout,
+        )
+        return answer
+
+    async def _connected(self) -> client.ApiClient:
+        async with self._connecting:
+            if self._client is None:
+                settings = client.Configuration()
+                try:
+                    if self._kubeconfig is None and self._context is None:
+                        config.load_incluster_config(client_configuration=settings)  # type: ignore[no-untyped-call]
+                    else:
+                        await config.load_kube_config(
+                            str(self._kubeconfig) if self._kubeconfig else None,
+                            context=self._context,
+                            client_configuration=settings,
+                            persist_config=False,
+                        )
+                except (ConfigException, OSError, AssertionError) as error:
+                    raise EngineUnavailable(self._unconfigured(error)) from error
+                self._client = client.ApiClient(settings)
+            return self._client
+
+    def _unconfigured(self, error: BaseException) -> str:
+        if self._kubeconfig is None and self._context is None:
+            return (
+                f"no Kubernetes cluster is configured: this process runs in none ({error}). Run the gateway in the "
+                "cluster with a service account, or set sandbox.kubernetes.kubeconfig"
+            )
+        return f"sandbox.kubernetes.kubeconfig or .context cannot be used: {error or 'the context is not in it'}"
+
+    def _unreachable(self, error: BaseException) -> EngineUnavailable:
+        host = self._client.configuration.host if self._client is not None else "the cluster"
+        return EngineUnavailable(
+            f"the Kubernetes API at {host} does not answer: {str(error)[:_SHOWN] or type(error).__name__}; check that "
+            "it runs and that the network lets the gateway reach it"
+        )
+
+    def _refusal(
+        self,
+        verb: str,
+        resource: Resource,
+        namespace: str,
+        code: int,
+        data: bytes,
+        name: object,
+        headers: Mapping[str, str] | None = None,
+    ) -> Exception:
+        status = _status(data)
+        said = str(status.get("message") or data[:_SHOWN].decode("utf-8", "replace"))[:_SHOWN]
+        what = f"the cluster refuses to {verb} {resource.plural} {name if isinstance(name, str) else ''}".rstrip()
+        if code == 401:
+            return EngineUnavailable(
+                "the Kubernetes API does not accept the gateway's credentials: the token has expired or was revoked. "
+                "Log in again for sandbox.kubernetes.kubeconfig, or restart the gateway's Pod for a new token"
+            )
+        if code == 403:
+            return _forbidden(verb, resource, namespace, said)
+        if code == 409:
+            return Conflict(f"{what}: {said}")
+        if code == 410:
+            return Expired(f"{what}: {said}")
+        if code == 429 or code >= 500:
+            waited = (headers or {}).get("Retry-After", "")
+            return _Passing(f"{what}: {said}", float(waited) if waited.isdecimal() else 0.0)
+        return SandboxUnavailable(f"{what}: {said}")
+
+
+def _forbidden(verb: str, resource: Resource, namespace: str, said: str) -> SandboxUnavailable:
+    if "exceeded quota" in said or "maximum" in said:
+        return EngineFull(
+            f"namespace {namespace!r} has no room left: {said}. Remove sandboxes or workspaces, or raise its "
+            "ResourceQuota or LimitRange"
+        )
+    if "being terminated" in said:
+        return SandboxUnavailable(
+            f"namespace {namespace!r} is being deleted: wait until it is gone and create it again, or set "
+            "sandbox.kubernetes.namespace"
+        )
+    if "RuntimeClass" in said:
+        return RuntimeMissing(f"{said}: install it, or set another runtime in the policy's sandbox section")
+    if "PodSecurity" in said:
+        return SandboxUnavailable(
+            f"{said}. Label namespace {namespace!r} with pod-security.kubernetes.io/enforce=baseline: the daemon "
+            "starts as root"
+        )
+    if "cannot" in said:
+        return SandboxUnavailable(
+            f"the gateway's account lacks a permission: grant {verb} on {resource.plural} in namespace {namespace!r} "
+            f"({said})"
+        )
+    return SandboxUnavailable(f"the cluster refuses to {verb} {resource.plural}: {said}")
+
+
+def _status(data: bytes) -> Mapping[str, Any]:
+    try:
+        found = json.loads(data)
+    except ValueError:
+        return {}
+    if isinstance(found, dict) and found.get("type") == "ERROR":  # of a watch
+        found = found.get("object")
+    return found if isinstance(found, dict) else {}
+
+
+async def _read(response: aiohttp.ClientResponse) -> bytes:
+    data = bytearray()
+    async for piece in response.content.iter_any():
+        data += piece
+        if len(data) > _ANSWER_LIMIT_BYTES:
+            raise ValueError(f"an answer of more than {_ANSWER_LIMIT_BYTES:,} bytes")
+    return bytes(data)
+
+
+async def _lines(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
+    rest = b""
+    async for piece in response.content.iter_any():
+        *lines, rest = (rest + piece).split(b"\n")
+        for line in lines:
+            if line:
+                yield line
+        if len(rest) > _EVENT_LIMIT_BYTES:
+            raise ValueError(f"an event of more than {_EVENT_LIMIT_BYTES:,} bytes")

@@ -1,0 +1,284 @@
+"""The objects of a gateway instance in the namespace of its sandboxes, as the API takes them (docs/threats.md).
+
+Nothing here talks to the API. Names and labels are made of hashes, so no text of a tenant reaches a Pod, and no secret
+does: environment and secrets go with each command, over the channel.
+"""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from sandbox.engines.containment import (
+    CAPABILITIES,
+    CHANNEL_DIRECTORY,
+    ENDED_FILE,
+    RUNTIME_DIRECTORY,
+    RUNTIME_PYTHON,
+    STEERING_VARIABLES,
+    tmp_limit_bytes,
+    user_pair,
+)
+from sandbox.engines.kubernetes.kubernetes_requests import Made
+from sandbox.protocols import WORKSPACE
+from sandbox.sandbox import Owner, SandboxSpec, digest
+from sandbox.tls.identity import gateway_name
+
+_DOMAIN = "airlock.dev"
+INSTANCE = f"{_DOMAIN}/instance"
+KIND = f"{_DOMAIN}/kind"
+TENANT = f"{_DOMAIN}/tenant"
+THREAD = f"{_DOMAIN}/thread"
+STATE = f"{_DOMAIN}/state"
+"""On the Lease of a thread that has a sandbox."""
+RECORD = f"{_DOMAIN}/record"
+
+RELAY_PORT = 7600
+# Of the bundle's directory and the channel's (BUNDLE_GID of sandbox/daemon/supervisor/launch.py).
+_CHANNEL_GROUP = 599_999_999
+_RELAY_USER = 599_999_998
+_GRACE_S = 1
+_KEYS = "/keys"
+_MIB = 1024 * 1024
+# One that a container's user may write to is world-writable with a kubelet; this one's is closed.
+_PREPARE = "import os, shutil; os.mkdir('/channel/socket', 0o770); os.chmod('/channel/socket', 0o770)"
+_COPY = f"; shutil.copytree('{RUNTIME_DIRECTORY}', '/bundle/airlock')"
+# By its usual name; any other runtime of a policy is the name of a RuntimeClass itself.
+_RUNTIME_CLASSES = {"runc": None, "runsc": "gvisor"}
+
+
+@dataclass(frozen=True)
+class Site:
+    """Where an instance makes its sandboxes, and what the operator says of every one.
+
+    `runtime_volume`: whether the daemon's bundle is copied from `runtime_image` into each Pod, or mounted, which needs
+    image volumes. `gateway_namespace` and `gateway_selector` say which Pods may reach a sandbox's relay.
+    """
+
+    instance: str
+    namespace: str = "airlock-sandboxes"
+    gateway_namespace: str = ""
+    gateway_selector: Mapping[str, str] = field(default_factory=lambda: {"app.kubernetes.io/name": "airlock"})
+    runtime_image: str = "airlock-runtime"
+    runtime_volume: Literal["copy", "image"] = "copy"
+    storage_class: str | None = None
+    node_selector: Mapping[str, str] = field(default_factory=dict)
+    tolerations: Sequence[Mapping[str, Any]] = ()
+    topology_spread: Sequence[Mapping[str, Any]] = ()
+    image_pull_secrets: Sequence[str] = ()
+
+    @property
+    def keys_namespace(self) -> str:
+        return self.gateway_namespace or self.namespace
+
+    def name(self, *parts: str) -> str:
+        """Return the name of an object of the instance."""
+        plain = re.fullmatch(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?", self.instance)
+        return "-".join(("airlock", self.instance if plain else digest(self.instance)[:12], *parts))
+
+    def labels(self, kind: str, owner: Owner | None = None) -> dict[str, str]:
+        found = {"app.kubernetes.io/managed-by": "airlock", INSTANCE: self.instance, KIND: kind}
+        return found if owner is None else {**found, TENANT: owner[0], THREAD: owner[1]}
+
+    def selector(self, **labels: str) -> str:
+        return ",".join((f"{INSTANCE}={self.instance}", *(f"{_DOMAIN}/{key}={value}" for key, value in labels.items())))
+
+    def lease_name(self, owner: Owner) -> str:
+        return self.name("thread", owner[1])
+
+
+def made_digest(body: Made) -> str:
+    """Return the digest of a Pod's manifest."""
+    return digest(json.dumps(body, sort_keys=True))
+
+
+def lease(site: Site, owner: Owner) -> Made:
+    """Return the Lease of a thread, without record and holder."""
+    metadata = {"name": site.lease_name(owner), "labels": site.labels("thread", owner), "annotations": {}}
+    return {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": {}}
+
+
+def claim(site: Site, owner: Owner, name: str, spec: SandboxSpec) -> Made:
+    """Return a volume claim for a thread's files."""
+    size = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": str(spec.limits.workspace_bytes)}}}
+    chosen = {} if site.storage_class is None else {"storageClassName": site.storage_class}
+    metadata = {"name": name, "labels": site.labels("workspace", owner)}
+    return {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": metadata, "spec": {**size, **chosen}}
+
+
+def relay_secret(site: Site, identity: bytes, authority: str) -> Made:
+    """Return the identity that the relays of all Pods have until they are claimed."""
+    data = {"identity.pem": identity.decode("ascii"), "ca.pem": authority}
+    return secret(site.name("relay"), site.labels("relay"), data)
+
+
+def secret(name: str, labels: Mapping[str, str], data: Mapping[str, str]) -> Made:
+    """Return a Secret of texts."""
+    metadata = {"name": name, "labels": dict(labels)}
+    return {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "stringData": dict(data)}
+
+
+def network_policy(site: Site) -> Made:
+    """Return what closes the network of every Pod, but for the gateway's way in to the relay."""
+    namespace = {"matchLabels": {"kubernetes.io/metadata.name": site.keys_namespace}}
+    gateway = {"namespaceSelector": namespace, "podSelector": {"matchLabels": dict(site.gateway_selector)}}
+    spec = {
+        "podSelector": {"matchLabels": {INSTANCE: site.instance}},
+        "policyTypes": ["Ingress", "Egress"],
+        "ingress": [{"from": [gateway], "ports": [{"protocol": "TCP", "port": RELAY_PORT}]}],
+    }
+    metadata = {"name": site.name("sandboxes"), "labels": site.labels("network")}
+    return {"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": metadata, "spec": spec}
+
+
+def pod(site: Site, spec: SandboxSpec, owner: Owner, name: str, claim_name: str, *, kind: str = "sandbox") -> Made:
+    """Return the Pod of a sandbox over a claim, whose relay waits to be claimed."""
+    limits = spec.limits
+    tmp_bytes = min(limits.tmp_bytes, tmp_limit_bytes(limits.memory_bytes))
+    volumes: list[Made] = [
+        {"name": "workspace", "persistentVolumeClaim": {"claimName": claim_name}},
+        {"name": "tmp", "emptyDir": {"medium": "Memory", "sizeLimit": str(tmp_bytes)}},
+        {"name": "channel", "emptyDir": {"sizeLimit": "1Mi"}},
+        {"name": "keys", "secret": {"secretName": site.name("relay"), "defaultMode": 0o444}},
+        _bundle_volume(site),
+    ]
+    body: Made = {
+        "restartPolicy": "Never",
+        "terminationGracePeriodSeconds": _GRACE_S,
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "hostname": "sandbox",
+        # Nothing resolves names: connections leave by the gateway, which does.
+        "dnsPolicy": "None",
+        "dnsConfig": {"nameservers": ["127.0.0.1"]},
+        "securityContext": {"seccompProfile": {"type": "RuntimeDefault"}},
+        "initContainers": [_prepare(site), _relay(site)],
+        "containers": [_daemon(site, spec, claim_name)],
+        "volumes": volumes,
+    }
+    runtime_class = _RUNTIME_CLASSES.get(spec.runtime, spec.runtime)
+    chosen: Mapping[str, Any] = {
+        "runtimeClassName": runtime_class,
+        "nodeSelector": dict(site.node_selector),
+        "tolerations": [dict(one) for one in site.tolerations],
+        "topologySpreadConstraints": [dict(one) for one in site.topology_spread],
+        "imagePullSecrets": [{"name": name} for name in site.image_pull_secrets],
+    }
+    body |= {name: value for name, value in chosen.items() if value}
+    metadata = {"name": name, "labels": site.labels(kind, owner)}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": body}
+
+
+def _bundle_volume(site: Site) -> Made:
+    if site.runtime_volume == "image":
+        return {"name": "bundle", "image": {"reference": site.runtime_image, "pullPolicy": "IfNotPresent"}}
+    return {"name": "bundle", "emptyDir": {"sizeLimit": "256Mi"}}
+
+
+def _bundle_mount(site: Site) -> Made:
+    below = "opt/airlock" if site.runtime_volume == "image" else "airlock"
+    return {"name": "bundle", "mountPath": RUNTIME_DIRECTORY, "subPath": below, "readOnly": True}
+
+
+def _channel_mount() -> Made:
+    return {"name": "channel", "mountPath": CHANNEL_DIRECTORY, "subPath": "socket"}
+
+
+def _prepare(site: Site) -> Made:
+    """Return the container that runs first: it makes the closed directory of the channel, and copies the bundle."""
+    copies = site.runtime_volume == "copy"
+    mounts = [{"name": "channel", "mountPath": "/channel"}]
+    return _container(
+        "prepare",
+        site.runtime_image,
+        [*RUNTIME_PYTHON, "-c", _PREPARE + (_COPY if copies else "")],
+        user=0,
+        mounts=[*mounts, {"name": "bundle", "mountPath": "/bundle"}] if copies else mounts,
+    )
+
+
+def _relay(site: Site) -> Made:
+    """Return the container that ends TLS: it shares the channel's directory with the daemon, and nothing else."""
+    options = {
+        "--listen": f"$(POD_IP):{RELAY_PORT}",
+        "--socket": f"{CHANNEL_DIRECTORY}/daemon.sock",
+        "--identity": f"{_KEYS}/identity.pem",
+        "--authority": f"{_KEYS}/ca.pem",
+        "--gateway": gateway_name(site.instance),
+    }
+    words = [word for pair in options.items() for word in pair]
+    mounts = [_channel_mount(), {"name": "keys", "mountPath": _KEYS, "readOnly": True}]
+    command = [*RUNTIME_PYTHON, "-m", "sandbox.tls", *words, "--pooled"]
+    body = _container("relay", site.runtime_image, command, user=_RELAY_USER, mounts=mounts)
+    address = {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
+    ports = [{"name": "channel", "containerPort": RELAY_PORT}]
+    return {**body, "restartPolicy": "Always", "env": [address], "ports": ports}
+
+
+def _daemon(site: Site, spec: SandboxSpec, claim_name: str) -> Made:
+    limits = spec.limits
+    # By the claim: files keep their user in every later Pod over them.
+    tool_user, daemon_user = user_pair(digest("claim", site.instance, claim_name))
+    options = {
+        "--socket": f"{CHANNEL_DIRECTORY}/daemon.sock",
+        "--workspace": WORKSPACE,
+        "--workspace-bytes": limits.workspace_bytes,
+        "--workspace-files": limits.workspace_files,
+        "--disk-reserve-bytes": limits.disk_reserve_bytes,
+        "--seccomp-filters": int(limits.seccomp_filters),
+        # A Pod cannot say these. The kernel counts processes by user, and these users are the claim's alone.
+        "--open-files": limits.open_files,
+        "--processes": limits.pids,
+        "--file-bytes": limits.workspace_bytes,
+        "--tool-uid": tool_user,
+        "--tool-gid": tool_user,
+        "--daemon-uid": daemon_user,
+    }
+    words = [word for name, value in options.items() for word in (name, str(value))]
+    body = _container(
+        "main",
+        spec.image,
+        [*RUNTIME_PYTHON, "-m", "sandbox.daemon", *words],
+        user=0,
+        capabilities=CAPABILITIES,
+        mounts=[
+            {"name": "workspace", "mountPath": WORKSPACE},
+            {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108
+            _channel_mount(),
+            _bundle_mount(site),
+        ],
+    )
+    millis = round(limits.cpus * 1000)
+    amounts = {"cpu": f"{millis}m", "memory": str(limits.memory_bytes), "ephemeral-storage": "512Mi"}
+    # Most sandboxes are idle: a tenth of the processors is set aside; and all memory, which cannot be taken back.
+    requests = {"cpu": f"{max(millis // 10, 1)}m", "memory": str(limits.memory_bytes)}
+    # The image may set these, and no Pod can unset them.
+    env = [{"name": name, "value": value} for name, value in STEERING_VARIABLES.items()]
+    return {**body, "env": env, "workingDir": WORKSPACE, "resources": {"limits": amounts, "requests": requests}}
+
+
+def _container(
+    name: str, image: str, command: Sequence[str], *, user: int, mounts: list[Made], capabilities: Sequence[str] = ()
+) -> Made:
+    allowed: Made = {"drop": ["ALL"], **({"add": list(capabilities)} if capabilities else {})}
+    return {
+        "name": name,
+        "image": image,
+        "imagePullPolicy": "IfNotPresent",
+        "command": list(command),
+        "securityContext": {
+            "runAsUser": user,
+            "runAsNonRoot": user != 0,
+            "runAsGroup": _CHANNEL_GROUP,
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": allowed,
+        },
+        "resources": {
+            "limits": {"cpu": "1", "memory": str(192 * _MIB), "ephemeral-storage": "512Mi"},
+            "requests": {"cpu": "10m", "memory": str(32 * _MIB)},
+        },
+        "terminationMessagePath": ENDED_FILE if _channel_mount() in mounts else "/dev/termination-log",
+        "volumeMounts": mounts,
+    }

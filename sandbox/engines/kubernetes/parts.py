@@ -1,0 +1,178 @@
+"""What the collaborators of a Kubernetes engine share: the cluster's objects, records and gates, attached sandboxes."""
+
+import asyncio
+import logging
+import secrets
+import time
+from dataclasses import asdict, dataclass, field, replace
+
+from sandbox.client.channel import Channel
+from sandbox.client.presence import Presence
+from sandbox.client.tls_address import TlsAddress
+from sandbox.engines.background import BackgroundTasks
+from sandbox.engines.kubernetes import manifests
+from sandbox.engines.kubernetes.attached import Attached, AttachedSandboxes, SharedUses
+from sandbox.engines.kubernetes.gates import Gate, Gates
+from sandbox.engines.kubernetes.kubernetes_requests import CLAIMS, LEASES, PODS, KubernetesRequests
+from sandbox.engines.kubernetes.manifests import RELAY_PORT, Site
+from sandbox.engines.kubernetes.mirror import Mirror
+from sandbox.engines.kubernetes.pods import Pod
+from sandbox.engines.kubernetes.records import Known, Record
+from sandbox.engines.kubernetes.setup import Setup
+from sandbox.engines.lifetime import Lifetime
+from sandbox.errors import DaemonLost, SandboxError, SandboxUnavailable
+from sandbox.sandbox import Owner, SandboxSpec
+from sandbox.tls.identity import sandbox_name
+from sandbox.transition import OnTransition, State, Transition
+
+log = logging.getLogger(__name__)
+
+# Longer than a Pod's grace and what a busy kubelet needs; what has not ended then has no node that says so.
+_END_S = 30.0
+
+
+@dataclass
+class Parts:
+    """Shared by the collaborators of one engine. What is in `background` is waited for before the engine closes."""
+
+    requests: KubernetesRequests
+    site: Site
+    lifetime: Lifetime
+    on_transition: OnTransition
+    process: str = field(default_factory=lambda: f"gateway-{secrets.token_hex(8)}")
+
+    def __post_init__(self) -> None:
+        self.background = BackgroundTasks()
+        self.attached = AttachedSandboxes(self.lifetime)
+        self.setup = Setup(self.requests, self.site)
+        where, selector = self.site.namespace, self.site.selector()
+        self.pods = Mirror(self.requests, (PODS, where, selector), Pod.of, self.attached.note_pod)
+        self.leases = Mirror(self.requests, (LEASES, where, f"{selector},{manifests.STATE}"), Known.of)
+        self.gates = Gates(self.requests, self.site, self.leases, self.process, self.lifetime.clock)
+        self.later: list[asyncio.Task[None]] = []
+        self._preparing = asyncio.Lock()
+
+    async def prepared(self) -> None:
+        """Have what every sandbox needs; raises SandboxError, and tries again the next time."""
+        async with self._preparing:
+            await self.setup.prepare()
+            await self.pods.start()
+            await self.leases.start()
+
+    def record(self, owner: Owner, record: Record, state: State, reason: str, *, observed: bool = False) -> None:
+        self.on_transition(Transition(*owner, record.sandbox, state, reason, record.thread, observed))
+
+    def made(self, spec: SandboxSpec, owner: Owner, record: Record) -> str:
+        """Return the digest of a sandbox of a spec over a thread's files."""
+        pod = manifests.pod(self.site, spec, owner, record.sandbox, record.claim)
+        return manifests.made_digest({**pod, "limits": asdict(spec.limits)})  # a Pod cannot have all of them
+
+    def new_epoch(self) -> int:
+        return time.time_ns()
+
+    # --- Pods ---
+
+    async def remove_pod(self, name: str) -> None:
+        """Remove a Pod and wait for its end; of one whose node was lost no end is seen."""
+        if not await self.requests.delete(PODS, self.site.namespace, name):
+            return
+        known = self.pods.items.get(name)
+        deadline_s = asyncio.get_running_loop().time() + _END_S
+        while known is not None and asyncio.get_running_loop().time() < deadline_s:
+            news = asyncio.ensure_future(self.pods.news())
+            there = self.pods.items.get(name)
+            if there is None or there.uid != known.uid or there.unreachable:
+                news.cancel()
+                return
+            await asyncio.wait({news}, timeout=1.0)
+            news.cancel()
+        if known is not None:
+            log.warning("Pod %s has not ended within %.0f s; the cluster goes on removing it", name, _END_S)
+
+    async def drop(self, gate: Gate, reason: str, *, ended_processes: int = 0) -> None:
+        """Remove a thread's sandbox, whatever it does, and record that; its files stay."""
+        record = gate.record
+        self.attached.let_go(record.sandbox)
+        await self.remove_pod(record.sandbox)
+        await gate.write(record.without_sandbox(ended_processes=ended_processes))
+        self.record(gate.owner, record, "removed", reason)
+
+    async def clean(self, gate: Gate) -> None:
+        """Remove what a process left that died behind this gate, before it had recorded that it was done."""
+        record = gate.record
+        if record.state == "creating" or record.carrier or record.other_claim:
+            log.info("removing what a lost gateway began to make for a thread: %s", record.sandbox or record.carrier)
+            await self.remove_unfinished(record)
+        if record.state == "creating":
+            self.record(gate.owner, record, "failed", "the process that created it was lost")
+            await gate.write(replace(record.without_sandbox(), claim="" if record.fresh else record.claim))
+        elif record.carrier or record.other_claim:
+            await gate.write(replace(record, carrier="", other_claim=""))
+
+    async def remove_unfinished(self, record: Record) -> None:
+        """Remove the Pods and claims that a record notes and that are not done."""
+        creating = record.state == "creating"
+        for pod in (record.sandbox if creating else "", record.carrier):
+            if pod:
+                await self.remove_pod(pod)
+        for claim in (record.claim if creating and record.fresh else "", record.other_claim):
+            if claim:
+                await self.requests.delete(CLAIMS, self.site.namespace, claim)
+
+    # --- the way to a daemon ---
+
+    def address(self, host: str, name: str) -> TlsAddress:
+        return TlsAddress(host, RELAY_PORT, name, self.setup.authority.contexts)
+
+    async def attach(self, owner: Owner, record: Record, pod: Pod | None = None) -> Attached:
+        """Return a sandbox that runs, attached and not yet used. SandboxError or OSError where it does not answer."""
+        pod = pod or self.pods.items.get(record.sandbox)
+        if pod is None or not pod.address:
+            await self.pods.refresh()
+            pod = self.pods.items.get(record.sandbox)
+        if pod is None or pod.ended or not pod.address:
+            raise SandboxUnavailable("its Pod no longer exists" if pod is None else pod.ended or "it has no address")
+        name = sandbox_name(self.site.instance, record.sandbox, owner, record.epoch)
+        address = self.address(pod.address, name)
+        channel = Channel(address)
+        try:
+            await channel.connect()
+            presence = await Presence.attach(channel, self.process)
+        except BaseException:
+            channel.close()
+            raise
+        return Attached(owner, record.sandbox, address, channel, SharedUses(presence, self.lifetime.clock))
+
+    async def retired(self, gate: Gate, *, attached: bool, busy: bool) -> bool:
+        """Have a sandbox's daemon begin no call any more; False where what it does, or for whom, forbids that.
+
+        One that does not answer is lost, and as good as retired.
+        """
+        mine = self.attached.by_id.get(gate.record.sandbox)
+        try:
+            one = mine or await self.attach(gate.owner, gate.record)
+        except (SandboxError, OSError) as error:
+            log.info("sandbox %s does not answer: %s", gate.record.sandbox, error)
+            return True
+        try:
+            return await one.presence.retire(attached=attached, busy=busy) is None
+        except DaemonLost as error:
+            log.info("sandbox %s does not answer: %s", gate.record.sandbox, error)
+            return True
+        finally:
+            if mine is None:
+                one.close()
+
+    async def in_use(self, gate: Gate) -> bool:
+        """Return whether calls are under way in a sandbox; one that does not answer may have some."""
+        mine = self.attached.by_id.get(gate.record.sandbox)
+        if mine is not None and mine.channel.lost is None:
+            return mine.uses.in_use()
+        try:
+            one = await self.attach(gate.owner, gate.record)
+        except (SandboxError, OSError):
+            return True
+        try:
+            return one.presence.in_use()
+        finally:
+            one.close()

@@ -1,0 +1,89 @@
+"""Reconciliation: what dead processes left. What is alive is adopted, the rest is removed; workspaces stay."""
+
+import asyncio
+import logging
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from sandbox.engines.kubernetes.boot import Boot
+from sandbox.engines.kubernetes.gates import WAIT_S, Gate
+from sandbox.engines.kubernetes.parts import Parts
+from sandbox.errors import SandboxError
+from sandbox.sandbox import LeftSandbox, Owner
+
+log = logging.getLogger(__name__)
+
+# Of Pods that a thread's record names before they are made.
+_NOTED_KINDS = ("sandbox", "carrier")
+
+
+@dataclass(frozen=True)
+class Reconciliation:
+    """Looks at what there is of an instance, thread by thread. What is shut off by a gate is looked at `later`."""
+
+    parts: Parts
+    boot: Boot
+
+    async def reconcile(self) -> Sequence[LeftSandbox]:
+        parts = self.parts
+        await parts.prepared()
+        # A copy that may be old would take what a record has just named for an orphan: Pods first, then records.
+        await parts.pods.refresh()
+        pods = [*parts.pods.items.values()]
+        await parts.leases.refresh()
+        known = sorted(parts.leases.items.values(), key=lambda one: one.record.created_s, reverse=True)
+        noted = {name for one in known for name in (one.record.sandbox, one.record.carrier)}
+        for pod in pods:
+            if pod.kind in _NOTED_KINDS and pod.name not in noted:
+                log.info("removing the orphaned Pod %s", pod.name)
+                await parts.remove_pod(pod.name)
+        shut = [one.owner for one in known if not await self._looked(one.owner, wait_s=0)]
+        if shut:
+            parts.later.append(asyncio.create_task(self._later(shut)))
+        return parts.attached.adopted()
+
+    async def _later(self, owners: Collection[Owner]) -> None:
+        """Look at threads whose gates were shut: their processes finish soon, or have died and their Leases expire."""
+        for owner in owners:
+            try:
+                await self._looked(owner, wait_s=WAIT_S)
+            except SandboxError as error:
+                log.info("a thread is left as it is: %s", error)
+
+    async def _looked(self, owner: Owner, *, wait_s: float) -> bool:
+        """Return whether the gate of a thread was open, and what is behind it is in order."""
+        async with self.parts.gates.entered(owner, wait_s=wait_s) as gate:
+            if gate is None:
+                return self.parts.site.lease_name(owner) not in self.parts.leases.items
+            await self.parts.clean(gate)
+            record = gate.record
+            if record.state == "stopped" and record.sandbox in self.parts.pods.items:
+                await self.parts.remove_pod(record.sandbox)
+            if record.state == "running" and record.sandbox not in self.parts.attached.by_id:
+                await self._adopt(gate)
+            return True
+
+    async def _adopt(self, gate: Gate) -> None:
+        """Adopt a sandbox that no other process has, or remove it if it is not usable."""
+        parts, record = self.parts, gate.record
+        try:
+            one = await parts.attach(gate.owner, record)
+        except (SandboxError, OSError) as error:
+            log.info("sandbox %s is unusable: %s", record.sandbox, error)
+            await parts.drop(gate, f"orphaned and unusable: {error}")
+            return
+        try:
+            await self.boot.inspection.introduced(one.channel)
+        except SandboxError as error:
+            one.close()
+            log.info("sandbox %s is unusable: %s", record.sandbox, error)
+            await parts.drop(gate, f"orphaned and unusable: {error}")
+            return
+        except BaseException:
+            one.close()
+            raise
+        if one.presence.others:
+            one.close()
+            return
+        parts.attached.by_id[record.sandbox] = one
+        parts.record(gate.owner, record, "running", "adopted from a lost gateway")
