@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 from gateway.cli.doctor_config import (
+    common_findings,
     database_finding,
     directory_findings,
     is_migrated,
@@ -83,8 +84,7 @@ class Checks:
                 self.findings.append(Finding("engine", "warning", detail, "use `engine: docker` except in development"))
                 return
             if self.config.sandbox.engine == "kubernetes":
-                detail = "sandbox.engine is kubernetes: this command does not look at the cluster yet"
-                self.findings.append(Finding("engine", "warning", detail, "see docs/kubernetes.md for what it needs"))
+                self.findings += await _cluster_findings(self.config, self.tenants, self.slow)
                 return
             if self.config.sandbox.engine_url is not None:
                 self.engine_url, self.named_in = self.config.sandbox.engine_url, f"sandbox.engine_url of {path}"
@@ -175,6 +175,16 @@ class Checks:
                     self.findings += await _trial(engine, runtime, remote=self.remote)
             async for finding in kernel_findings(engine, self.tenants, facts):
                 self.findings.append(finding)
+
+
+async def _cluster_findings(config: Config, tenants: Mapping[str, Tenant], slow: SlowWork) -> Sequence[Finding]:
+    try:
+        # Loaded on demand: its client is an extra of the distribution.
+        from gateway.cli.doctor_cluster import ClusterChecks
+    except ModuleNotFoundError as error:
+        detail = f"sandbox.engine: kubernetes needs the package {error.name}"
+        return [Finding("cluster", "failed", detail, "install `airlock-agent-gateway[kubernetes]`")]
+    return [*await ClusterChecks(config, tenants, slow).run(), *await common_findings(config, tenants)]
 
 
 def _channel_root(config: Config | None) -> Path | None:

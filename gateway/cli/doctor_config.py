@@ -5,7 +5,7 @@ They change nothing, but `kernel_findings` creates trial sandboxes.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import replace
 
 from gateway.cli.database import local_database, opened_policies
@@ -185,14 +185,19 @@ async def tenant_findings(
     """Yield a finding for each tenant, the pool, the disk and the snapshots. Raises EngineUnavailable."""
     for name, tenant in tenants.items():
         yield await _tenant(f"tenant {name}", tenant.sandbox_spec("doctor"), config, facts, requests)
-        if subagents := _subagents(name, config, tenant):
-            yield subagents
     yield _pool(config, {PoolKind.of(tenant.sandbox_spec("doctor")) for tenant in tenants.values()})
     if requests.relays is not None:
         yield Finding("reserve", "ok", "on another machine, where each sandbox watches it; restores are not checked")
     else:
         yield _reserve(await EngineDisk(requests).free_bytes(), config.sandbox.disk_reserve_mib)
-    yield await snapshots_finding(config)
+    for finding in await common_findings(config, tenants):
+        yield finding
+
+
+async def common_findings(config: Config, tenants: Mapping[str, Tenant]) -> Sequence[Finding]:
+    """Return the findings of what is the same with every engine: subagents of the tenants, and the snapshots."""
+    subagents = [_subagents(name, config, tenant) for name, tenant in tenants.items()]
+    return [*(found for found in subagents if found), await snapshots_finding(config)]
 
 
 def _subagents(name: str, config: Config, tenant: Tenant) -> Finding | None:

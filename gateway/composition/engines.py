@@ -66,33 +66,18 @@ def _memory(base: Foundation, on_transition: OnTransition) -> OpenedEngine:
 def _kubernetes(base: Foundation, on_transition: OnTransition) -> OpenedEngine:
     try:
         # Loaded on demand: its client is an extra of the distribution.
+        from gateway.composition.kubernetes import requests_of, site_of  # noqa: PLC0415
         from sandbox.engines.kubernetes.boot import Inspection  # noqa: PLC0415
         from sandbox.engines.kubernetes.kubernetes_engine import KubernetesEngine  # noqa: PLC0415
-        from sandbox.engines.kubernetes.kubernetes_requests import KubernetesRequests  # noqa: PLC0415
-        from sandbox.engines.kubernetes.manifests import Site  # noqa: PLC0415
     except ModuleNotFoundError as error:
         raise Misconfigured(
             f"sandbox.engine: kubernetes needs the package {error.name}: install `airlock-agent-gateway[kubernetes]`"
         ) from error
-    config, settings, own = base.config, base.config.sandbox, base.config.sandbox.kubernetes
-    site = Site(
-        instance=base.instance,
-        namespace=own.namespace,
-        gateway_namespace=own.gateway_namespace or "",
-        gateway_selector=own.gateway_selector,
-        runtime_image=settings.runtime_image,
-        runtime_volume=own.runtime_volume,
-        storage_class=own.storage_class,
-        node_selector=own.node_selector,
-        tolerations=own.tolerations,
-        topology_spread=own.topology_spread,
-        image_pull_secrets=own.image_pull_secrets,
-    )
-    kubeconfig = None if own.kubeconfig is None else config.path(own.kubeconfig)
+    settings = base.config.sandbox
     engine = KubernetesEngine(
-        site,
-        KubernetesRequests(kubeconfig, own.context),
-        inspection=Inspection(own.allow_unlimited_pids),
+        site_of(base.config, base.instance),
+        requests_of(base.config),
+        inspection=Inspection(settings.kubernetes.allow_unlimited_pids),
         lifetime_s=settings.lifetime_s,
         on_transition=on_transition,
     )

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, IPvAnyNetwork
 
 from gateway.config.section import Section
 
@@ -25,6 +25,11 @@ class KubernetesSettings(Section):
         min_length=1,
         description="labels of the gateway's Pods, which alone may reach a sandbox",
         examples=["`gateway_selector: {app: airlock}`"],
+    )
+    gateway_cidrs: tuple[IPvAnyNetwork, ...] = Field(
+        default=(),
+        description="addresses outside of Pods from which gateways reach sandboxes: one that runs beside the cluster",
+        examples=["`gateway_cidrs: [192.0.2.7/32]`"],
     )
     kubeconfig: Path | None = Field(
         default=None, description="file with the way to the cluster; unset means the cluster that the gateway runs in"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from sandbox.v1 import channel_pb2 as pb
 from tests.kubernetes import images, kinds
 from tests.kubernetes.cluster import Cluster, running_cluster
 from tests.kubernetes.containers import ContainerStart, Launch
+from tests.kubernetes.store import copied
 
 IMAGE = "airlock-sandbox"
 RUNTIME_IMAGE = "airlock-runtime"
@@ -27,9 +28,11 @@ ACCOUNT = "gateway"
 
 
 def runtime(start: ContainerStart) -> Launch:
-    """Run the relay, which serves its own network here, or a carrier's daemon; nothing has to be copied."""
+    """Run the relay, which serves its own network here, a carrier's daemon or a probe; nothing has to be copied."""
     if "sandbox.daemon" in start.command:
         return images.daemon(start)
+    if start.spec["name"] in {"listener", "dialer"}:
+        return images.python_code(start)
     if "sandbox.tls" not in start.command:
         return images.nothing(start)
     return images.python_module(replace(start, command=[*start.command, "--serve-own-network"]))
@@ -47,7 +50,7 @@ class NoWalls(Inspection):
     def refuse_weak(self, sandbox_id: str, posture: pb.Posture, spec: SandboxSpec) -> None: ...
 
 
-def rules(verbs: dict[Resource, frozenset[str]]) -> list[dict[str, list[str]]]:
+def rules(verbs: Mapping[Resource, frozenset[str]]) -> list[dict[str, list[str]]]:
     return [
         {"apiGroups": [one.group], "resources": [one.plural], "verbs": sorted(verbs)} for one, verbs in verbs.items()
     ]
@@ -62,15 +65,16 @@ class ClusterSite:
         self.namespace = cluster.namespace(name, {"pod-security.kubernetes.io/enforce": "baseline"})
         self.keys_namespace = cluster.namespace(f"{name}-gateway")
         cluster.grant(self.namespace, ACCOUNT, [])
-        self.token = self._granted()
+        self.token = cluster.grant(self.keys_namespace, ACCOUNT, rules(GATEWAY_VERBS))
+        self.grant(VERBS)
         self.kubeconfig = cluster.write_kubeconfig(directory / "kubeconfig", self.token)
 
-    def _granted(self) -> str:
-        token = self.cluster.grant(self.keys_namespace, ACCOUNT, rules(dict(GATEWAY_VERBS)))
+    def grant(self, verbs: Mapping[Resource, frozenset[str]]) -> None:
+        """Let the gateway's account do something with the namespace of sandboxes, and nothing else."""
         name = f"{self.keys_namespace}-{ACCOUNT}"
         about = {"apiVersion": "rbac.authorization.k8s.io/v1", "metadata": {"name": name, "namespace": self.namespace}}
         self.cluster.apply(
-            {**about, "kind": "Role", "rules": rules(dict(VERBS))},
+            {**about, "kind": "Role", "rules": rules(verbs)},
             {
                 **about,
                 "kind": "RoleBinding",
@@ -78,7 +82,12 @@ class ClusterSite:
                 "subjects": [{"kind": "ServiceAccount", "name": ACCOUNT, "namespace": self.keys_namespace}],
             },
         )
-        return token
+
+    def terminate(self) -> None:
+        """Have the namespace of sandboxes look as one that is being deleted."""
+        namespace = copied(self.cluster.store.find(kinds.NAMESPACE, "", self.namespace) or {})
+        namespace["status"]["phase"] = "Terminating"
+        self.cluster.call(self.cluster.store.put, kinds.NAMESPACE, namespace)
 
     def site(self, instance: str = "test", **more: object) -> Site:
         return Site(instance, self.namespace, self.keys_namespace, **more)  # type: ignore[arg-type]

@@ -50,7 +50,7 @@ class _Parsed:
 
 @dataclass
 class ApiServer:
-    """The ASGI application. `served_versions` can be changed, as can what each kind's path is."""
+    """The ASGI application."""
 
     store: Store
     access: Access
@@ -60,6 +60,8 @@ class ApiServer:
     transports: dict[tuple[str, int], asyncio.BaseTransport] = field(default_factory=dict)
     withheld: set[str] = field(default_factory=set)
     """API groups that this cluster does not have."""
+    outdated: dict[str, str] = field(default_factory=dict)
+    """The version of API groups of which this cluster has no other one; they are withheld, too."""
     requests: Requests = field(init=False)
     seen: list[Use] = field(default_factory=list)
     """Every request that was granted, with its object's name."""
@@ -247,6 +249,8 @@ class ApiServer:
             groups = sorted({(kind.group, kind.version) for kind in served if kind.group})
             return {"kind": "APIGroupList", "apiVersion": "v1", "groups": [_group(*group) for group in groups]}
         if parts[0] == "apis" and len(parts) == 2:
+            if parts[1] in self.outdated:
+                return {"kind": "APIGroup", "apiVersion": "v1", **_group(parts[1], self.outdated[parts[1]])}
             versions = {kind.version for kind in served if kind.group == parts[1]}
             if not versions:
                 raise no_such_path()

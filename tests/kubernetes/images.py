@@ -40,6 +40,12 @@ def python_module(start: ContainerStart) -> Launch:
     return Launch([sys.executable, "-S", "-P", *local], environment)
 
 
+def python_code(start: ContainerStart) -> Launch:
+    """Run the `-c CODE ...` of a container's command by this Python."""
+    words = list(start.command)[list(start.command).index("-c") :]
+    return Launch([sys.executable, "-S", "-P", *words], start.environment)
+
+
 def nothing(_: ContainerStart) -> Launch:
     """End at once and well, as an init container that only copies does."""
     return Launch(["true"])

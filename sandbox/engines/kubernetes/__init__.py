@@ -10,6 +10,8 @@
     attached                                the sandboxes that this process uses, and what it shares with others
     gates, records                          a thread's record and its gate: one Lease
     setup                                   what all sandboxes share: keys and the network policy
+    preflight                               what every sandbox needs of a cluster, asked before the first is made
+    trial, network_probe, image_probe       what `airlock doctor` tries out, and leaves nothing of
     mirror                                  a copy of Pods and Leases, kept by watches
     pods                                    what a Pod's status means
     manifests                               the objects: all isolation that a Pod has

@@ -45,8 +45,10 @@ class Resource:
     plural: str
 
     def path(self, namespace: str, name: str = "") -> str:
+        """Return where it is served; the namespace of what belongs to the whole cluster is ""."""
         root = f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
-        return f"{root}/namespaces/{namespace}/{self.plural}{f'/{name}' if name else ''}"
+        where = f"/namespaces/{namespace}" if namespace else ""
+        return f"{root}{where}/{self.plural}{f'/{name}' if name else ''}"
 
 
 PODS = Resource("", "v1", "pods")
@@ -54,6 +56,8 @@ CLAIMS = Resource("", "v1", "persistentvolumeclaims")
 SECRETS = Resource("", "v1", "secrets")
 LEASES = Resource("coordination.k8s.io", "v1", "leases")
 NETWORK_POLICIES = Resource("networking.k8s.io", "v1", "networkpolicies")
+REVIEWS = Resource("authorization.k8s.io", "v1", "selfsubjectaccessreviews")
+STORAGE_CLASSES = Resource("storage.k8s.io", "v1", "storageclasses")
 
 VERBS: Mapping[Resource, frozenset[str]] = {
     PODS: frozenset({"create", "delete", "list", "watch"}),
@@ -66,6 +70,12 @@ VERBS: Mapping[Resource, frozenset[str]] = {
 
 GATEWAY_VERBS: Mapping[Resource, frozenset[str]] = {SECRETS: frozenset({"create", "get"})}
 """All that is asked of the gateway's own namespace, for the key of the instance's authority."""
+
+_OF_THE_CLUSTER: Mapping[Resource, frozenset[str]] = {
+    REVIEWS: frozenset({"create"}),
+    STORAGE_CLASSES: frozenset({"get"}),
+}
+# No role has to grant these: everybody may ask what he may do, and a class that cannot be read is merely not known.
 
 
 class Conflict(SandboxUnavailable):
@@ -101,6 +111,8 @@ class KubernetesRequests:
         self._kubeconfig = kubeconfig
         self._context = context
         self._pause = pause
+        self.owner: Made | None = None
+        """The reference to what all that is created goes with; None where each object is on its own."""
         self._client: client.ApiClient | None = None
         self._connecting = asyncio.Lock()
 
@@ -108,9 +120,14 @@ class KubernetesRequests:
         """Return an object; None where there is none."""
         return await self._ask("get", resource, namespace, name)
 
-    async def create(self, resource: Resource, namespace: str, made: Made) -> Made:
-        """Create an object and return it; Conflict where its name is taken, also by an earlier attempt of this."""
-        found = await self._ask("create", resource, namespace, body=made)
+    async def create(self, resource: Resource, namespace: str, made: Made, *, dry_run: bool = False) -> Made:
+        """Create an object and return it; Conflict where its name is taken, also by an earlier attempt of this.
+
+        A `dry_run` is admitted or refused in the same way, and nothing is made.
+        """
+        if self.owner is not None:
+            made = {**made, "metadata": {**made.get("metadata", {}), "ownerReferences": [self.owner]}}
+        found = await self._ask("create", resource, namespace, query={"dryRun": "All"} if dry_run else {}, body=made)
         if found is None:
             raise SandboxUnavailable(
                 f"namespace {namespace!r} does not exist on the cluster: create it, or correct "
@@ -165,6 +182,23 @@ class KubernetesRequests:
         except _Passing as passing:
             raise EngineUnavailable(str(passing)) from passing
 
+    async def about(self, path: str) -> tuple[Made | None, str]:
+        """Return what the API says of itself at a path, None where nothing is served, and its clock's time as text."""
+        try:
+            response = await self._send("get", path, "GET", {}, None, aiohttp.ClientTimeout(total=_TIMEOUT_S))
+            async with response:
+                data = await _read(response)
+            if response.status in (200, 404):
+                return json.loads(data) if response.status == 200 else None, response.headers.get("Date", "")
+            raise self._refusal("get", Resource("", "", path), "", response.status, data, "")
+        except (_Passing, aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+            raise self._unreachable(error) from error
+
+    @property
+    def host(self) -> str:
+        """The address of the API, once it was asked for something."""
+        return str(self._client.configuration.host) if self._client is not None else "the cluster"
+
     async def close(self) -> None:
         if self._client is not None:
             await self._client.close()
@@ -181,7 +215,7 @@ class KubernetesRequests:
         body: Made | None = None,
     ) -> Made | None:
         """Return the answer; None for 404."""
-        if verb not in VERBS[resource]:
+        if verb not in (VERBS.get(resource) or _OF_THE_CLUSTER[resource]):
             raise AssertionError(f"{verb} {resource.plural} is not among the verbs that the gateway is granted")
         method = {"create": "POST", "update": "PUT", "delete": "DELETE"}.get(verb, "GET")
         pause_s, renewed = _FIRST_PAUSE_S, False
@@ -259,10 +293,15 @@ class KubernetesRequests:
         return f"sandbox.kubernetes.kubeconfig or .context cannot be used: {error or 'the context is not in it'}"
 
     def _unreachable(self, error: BaseException) -> EngineUnavailable:
-        host = self._client.configuration.host if self._client is not None else "the cluster"
+        said = str(error)[:_SHOWN] or type(error).__name__
+        if isinstance(error, aiohttp.ClientSSLError):
+            return EngineUnavailable(
+                f"the Kubernetes API at {self.host} has a certificate that is not accepted: {said}; correct the "
+                "certificate-authority of sandbox.kubernetes.kubeconfig, or the clock of this machine"
+            )
         return EngineUnavailable(
-            f"the Kubernetes API at {host} does not answer: {str(error)[:_SHOWN] or type(error).__name__}; check that "
-            "it runs and that the network lets the gateway reach it"
+            f"the Kubernetes API at {self.host} does not answer: {said}; check that it runs and that the network lets "
+            "the gateway reach it"
         )
 
     def _refusal(

@@ -39,6 +39,8 @@ RELAY_PORT = 7600
 _CHANNEL_GROUP = 599_999_999
 _RELAY_USER = 599_999_998
 _GRACE_S = 1
+NOT_STARTED = frozenset({"CreateContainerError", "RunContainerError", "CreateContainerConfigError"})
+"""Reasons of a container that waits although its image is there."""
 _KEYS = "/keys"
 _MIB = 1024 * 1024
 # One that a container's user may write to is world-writable with a kubelet; this one's is closed.
@@ -53,13 +55,17 @@ class Site:
     """Where an instance makes its sandboxes, and what the operator says of every one.
 
     `runtime_volume`: whether the daemon's bundle is copied from `runtime_image` into each Pod, or mounted, which needs
-    image volumes. `gateway_namespace` and `gateway_selector` say which Pods may reach a sandbox's relay.
+    image volumes. `gateway_namespace` and `gateway_selector` say which Pods may reach a sandbox's relay, and
+    `gateway_cidrs` which addresses outside of Pods. `keys` is the namespace of the instance's key, by default that of
+    the gateway.
     """
 
     instance: str
     namespace: str = "airlock-sandboxes"
     gateway_namespace: str = ""
     gateway_selector: Mapping[str, str] = field(default_factory=lambda: {"app.kubernetes.io/name": "airlock"})
+    gateway_cidrs: Sequence[str] = ()
+    keys: str = ""
     runtime_image: str = "airlock-runtime"
     runtime_volume: Literal["copy", "image"] = "copy"
     storage_class: str | None = None
@@ -70,7 +76,7 @@ class Site:
 
     @property
     def keys_namespace(self) -> str:
-        return self.gateway_namespace or self.namespace
+        return self.keys or self.gateway_namespace or self.namespace
 
     def name(self, *parts: str) -> str:
         """Return the name of an object of the instance."""
@@ -121,12 +127,13 @@ def secret(name: str, labels: Mapping[str, str], data: Mapping[str, str]) -> Mad
 
 def network_policy(site: Site) -> Made:
     """Return what closes the network of every Pod, but for the gateway's way in to the relay."""
-    namespace = {"matchLabels": {"kubernetes.io/metadata.name": site.keys_namespace}}
+    namespace = {"matchLabels": {"kubernetes.io/metadata.name": site.gateway_namespace or site.namespace}}
     gateway = {"namespaceSelector": namespace, "podSelector": {"matchLabels": dict(site.gateway_selector)}}
+    addresses = [{"ipBlock": {"cidr": cidr}} for cidr in site.gateway_cidrs]
     spec = {
         "podSelector": {"matchLabels": {INSTANCE: site.instance}},
         "policyTypes": ["Ingress", "Egress"],
-        "ingress": [{"from": [gateway], "ports": [{"protocol": "TCP", "port": RELAY_PORT}]}],
+        "ingress": [{"from": [gateway, *addresses], "ports": [{"protocol": "TCP", "port": RELAY_PORT}]}],
     }
     metadata = {"name": site.name("sandboxes"), "labels": site.labels("network")}
     return {"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": metadata, "spec": spec}
@@ -158,16 +165,20 @@ def pod(site: Site, spec: SandboxSpec, owner: Owner, name: str, claim_name: str,
         "volumes": volumes,
     }
     runtime_class = _RUNTIME_CLASSES.get(spec.runtime, spec.runtime)
+    body |= _placement(site) | ({} if runtime_class is None else {"runtimeClassName": runtime_class})
+    metadata = {"name": name, "labels": site.labels(kind, owner)}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": body}
+
+
+def _placement(site: Site) -> Made:
+    """Return what the operator says of every Pod."""
     chosen: Mapping[str, Any] = {
-        "runtimeClassName": runtime_class,
         "nodeSelector": dict(site.node_selector),
         "tolerations": [dict(one) for one in site.tolerations],
         "topologySpreadConstraints": [dict(one) for one in site.topology_spread],
         "imagePullSecrets": [{"name": name} for name in site.image_pull_secrets],
     }
-    body |= {name: value for name, value in chosen.items() if value}
-    metadata = {"name": name, "labels": site.labels(kind, owner)}
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": body}
+    return {name: value for name, value in chosen.items() if value}
 
 
 def _bundle_volume(site: Site) -> Made:
@@ -256,6 +267,25 @@ def _daemon(site: Site, spec: SandboxSpec, claim_name: str) -> Made:
     # The image may set these, and no Pod can unset them.
     env = [{"name": name, "value": value} for name, value in STEERING_VARIABLES.items()]
     return {**body, "env": env, "workingDir": WORKSPACE, "resources": {"limits": amounts, "requests": requests}}
+
+
+def bare_pod(site: Site, name: str, labels: Mapping[str, str], containers: Sequence[Made]) -> Made:
+    """Return a Pod without volumes, whose containers run once, where sandboxes do."""
+    body: Made = {
+        "restartPolicy": "Never",
+        "terminationGracePeriodSeconds": _GRACE_S,
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "securityContext": {"seccompProfile": {"type": "RuntimeDefault"}},
+        "containers": list(containers),
+    }
+    metadata = {"name": name, "labels": dict(labels)}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": body | _placement(site)}
+
+
+def bare_container(name: str, image: str, command: Sequence[str]) -> Made:
+    """Return a container that has nothing and may do nothing."""
+    return _container(name, image, command, user=_RELAY_USER, mounts=[])
 
 
 def _container(

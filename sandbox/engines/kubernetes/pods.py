@@ -12,7 +12,6 @@ from sandbox.errors import EngineFull, ImageMissing, SandboxUnavailable
 from sandbox.sandbox import Owner
 
 _NO_IMAGE = {"ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName", "ImageInspectError"}
-_NOT_STARTED = {"CreateContainerError", "RunContainerError", "CreateContainerConfigError"}
 _ENDED = {"Failed", "Succeeded"}
 _MAIN = "main"
 _SHOWN = 300
@@ -86,7 +85,7 @@ class Pod:
 def _refusals(statuses: list[Made], waiting: list[tuple[Made, Mapping[str, Any]]]) -> Iterator[str]:
     """Yield why containers do not start."""
     for item, why in waiting:
-        if why.get("reason") in _NO_IMAGE | _NOT_STARTED:
+        if why.get("reason") in _NO_IMAGE | manifests.NOT_STARTED:
             yield _shown(f"{why.get('message') or why['reason']}") or item["name"]
     for item in statuses:
         ended = (item.get("state") or {}).get("terminated") or {}

@@ -22,6 +22,7 @@ from sandbox.engines.kubernetes.kubernetes_requests import (
     Resource,
 )
 from sandbox.engines.kubernetes.manifests import Site
+from sandbox.engines.kubernetes.preflight import Preflight
 from sandbox.errors import SandboxUnavailable
 from sandbox.tls.identity import pooled_name
 
@@ -58,6 +59,7 @@ class Setup:
 
     async def prepare(self) -> None:
         if self._authority is None:
+            await Preflight(self.requests, self.site).refuse()
             authority = await self._shared_authority()
             await self._share_identity(authority)
             await self._close_network()

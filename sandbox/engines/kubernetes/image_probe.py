@@ -1,0 +1,39 @@
+"""The image probe: which images nodes can have, by Pods that run nothing of them."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+
+from sandbox.engines.kubernetes import manifests
+from sandbox.engines.kubernetes.kubernetes_requests import Made
+from sandbox.engines.kubernetes.trial import Trial
+from sandbox.errors import EngineUnavailable, SandboxError
+
+# In no image: its container does not start, which it is told only once the image is there.
+_NOTHING = ("/airlock-trial-of-the-image",)
+
+
+async def missing_images(trial: Trial, images: Sequence[str]) -> Mapping[str, str]:
+    """Return why each image that nodes cannot have is not there."""
+    found = await asyncio.gather(*(_missing(trial, index, image) for index, image in enumerate(images)))
+    return {image: why for image, why in zip(images, found, strict=True) if why}
+
+
+async def _missing(trial: Trial, index: int, image: str) -> str:
+    name = f"airlock-trial-image-{index}"
+    try:
+        await trial.start(name, [manifests.bare_container("image", image, _NOTHING)], inside=True)
+        await trial.wait_for(name, _is_there)
+    except EngineUnavailable:
+        raise
+    except SandboxError as error:
+        return str(error)
+    return ""
+
+
+def _is_there(pod: Made) -> bool:
+    statuses = (pod.get("status") or {}).get("containerStatuses") or ()
+    return any(
+        "waiting" not in one["state"] or one["state"]["waiting"].get("reason") in manifests.NOT_STARTED
+        for one in statuses
+        if one.get("state")
+    )

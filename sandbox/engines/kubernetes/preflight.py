@@ -1,0 +1,119 @@
+"""Preflight: what every sandbox needs of a cluster, asked before the first is made, so that a start can say it."""
+
+import asyncio
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from sandbox.engines.kubernetes import manifests
+from sandbox.engines.kubernetes.kubernetes_requests import (
+    CLAIMS,
+    GATEWAY_VERBS,
+    LEASES,
+    PODS,
+    REVIEWS,
+    VERBS,
+    KubernetesRequests,
+    Made,
+    Resource,
+)
+from sandbox.engines.kubernetes.manifests import Site
+from sandbox.errors import EngineFull, EngineUnavailable, SandboxError, SandboxUnavailable
+from sandbox.sandbox import Owner, SandboxSpec, digest
+
+_NOBODY: Owner = (digest("preflight"), digest("preflight"))
+
+
+@dataclass(frozen=True)
+class Preflight:
+    """Asks the cluster, and makes nothing: what is created is a dry run."""
+
+    requests: KubernetesRequests
+    site: Site
+
+    async def refuse(self) -> None:
+        """Raise SandboxError for what would fail every sandbox, but for what may pass, as a full quota does."""
+        missing = await self.missing()
+        if missing:
+            raise SandboxUnavailable(
+                f"the gateway's account lacks permissions: grant {'; '.join(missing)}. The Role of the Helm chart, "
+                "deploy/helm/airlock, has them all"
+            )
+        try:
+            await self.storage_class(SandboxSpec("", "", ""))
+        except EngineFull:
+            return
+
+    async def missing(self) -> Sequence[str]:
+        """Return what the account may not do, a text for each resource."""
+        keys = self.site.keys_namespace
+        asked = [(keys, GATEWAY_VERBS), (self.site.namespace, VERBS)]
+        return [text for where, verbs in asked for text in await self._missing(where, verbs)]
+
+    @property
+    def count(self) -> int:
+        """How many permissions are asked for."""
+        return sum(len(granted) for verbs in (VERBS, GATEWAY_VERBS) for granted in verbs.values())
+
+    async def namespace(self) -> SandboxError | None:
+        """Return why the namespace takes no objects: it does not exist, or is being deleted."""
+        name = _trial_name("lease")
+        lease = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": name}, "spec": {}}
+        return await self._refused(LEASES, lease)
+
+    async def storage_class(self, spec: SandboxSpec) -> str:
+        """Return the class that a workspace's volume gets. Raises SandboxError if it would get none."""
+        made = manifests.claim(self.site, _NOBODY, _trial_name("workspace"), spec)
+        admitted = await self.requests.create(CLAIMS, self.site.namespace, made, dry_run=True)
+        found = admitted["spec"].get("storageClassName")
+        if not found:
+            raise SandboxUnavailable(
+                "the cluster has no default StorageClass for the workspaces' volumes: name one in "
+                "sandbox.kubernetes.storage_class, or annotate one with storageclass.kubernetes.io/is-default-class"
+            )
+        return str(found)
+
+    async def refusal(self, spec: SandboxSpec) -> SandboxError | None:
+        """Return why the namespace does not admit the Pod of a sandbox: its level, quota or RuntimeClass."""
+        name = _trial_name("pod")
+        return await self._refused(PODS, manifests.pod(self.site, spec, _NOBODY, name, name))
+
+    async def served(self, group: str) -> Sequence[str]:
+        """Return the versions of an API group that the cluster serves."""
+        found, _ = await self.requests.about(f"/apis/{group}")
+        return [str(one["version"]) for one in (found or {}).get("versions") or ()]
+
+    async def _refused(self, resource: Resource, made: Made) -> SandboxError | None:
+        try:
+            await self.requests.create(resource, self.site.namespace, made, dry_run=True)
+        except EngineUnavailable:
+            raise
+        except SandboxError as error:
+            return error
+        return None
+
+    async def _missing(self, namespace: str, verbs: Mapping[Resource, frozenset[str]]) -> Sequence[str]:
+        pairs = [(resource, verb) for resource, granted in verbs.items() for verb in sorted(granted)]
+        answers = await asyncio.gather(*(self._may(resource, verb, namespace) for resource, verb in pairs))
+        refused = [pair for pair, may in zip(pairs, answers, strict=True) if not may]
+        listed: dict[Resource, list[str]] = {}
+        for resource, verb in refused:
+            listed.setdefault(resource, []).append(verb)
+        return [
+            f"{', '.join(found)} on {resource.plural} in namespace {namespace!r}" for resource, found in listed.items()
+        ]
+
+    async def _may(self, resource: Resource, verb: str, namespace: str) -> bool:
+        attributes = {"namespace": namespace, "verb": verb, "group": resource.group, "resource": resource.plural}
+        review: Made = {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview"}
+        try:
+            answer = await self.requests.create(REVIEWS, "", {**review, "spec": {"resourceAttributes": attributes}})
+        except EngineUnavailable:
+            raise
+        except SandboxError:  # it may not even ask: what is refused will say so itself
+            return True
+        return bool((answer.get("status") or {}).get("allowed"))
+
+
+def _trial_name(kind: str) -> str:
+    return f"airlock-trial-{kind}-{secrets.token_hex(4)}"
