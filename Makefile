@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup demo eval test test-models test-frameworks test-all check wheel bench soak fuzz gateway-image proto reference chart lock clean
+.PHONY: help setup demo eval test test-models test-frameworks test-kubernetes test-all check wheel bench soak fuzz gateway-image proto reference chart lock clean
 
 # Lines that start with "changed:" name what a command changes on this machine. If demo, test or bench had to start an
 # engine, they stop it at their end, also on failure and Ctrl-C. An engine that was already running stays as it was.
@@ -26,6 +26,11 @@ test-models: ## Run the tests against real model servers, which it builds once (
 
 test-frameworks: ## Run the tests of the adapters, each with its framework in an environment of its own
 	@deploy/setup -- sh -c 'deploy/frameworks/install && deploy/run-tests frameworks'
+
+test-kubernetes: ## Run the tests of the Kubernetes engine on a real cluster: KUBECONFIG=FILE (docs/kubernetes.md)
+	@[ -n "$(KUBECONFIG)" ] || { echo "name a cluster: make test-kubernetes KUBECONFIG=FILE" >&2; exit 2; }
+	@deploy/venv
+	@KUBECONFIG="$(KUBECONFIG)" deploy/run-tests kubernetes
 
 test-all: ## Run every check and every test, including PostgreSQL, all seeds and shells, gVisor, model servers, frameworks
 	@deploy/test-tools

@@ -187,7 +187,7 @@ class KubernetesEngines(Engines):
         await lose(engine)
 
     def kill_sandbox(self, sandbox_id: str) -> None:
-        self.place.cluster.call(self.place.cluster.nodes.kill, self.place.namespace, sandbox_id, "main", "Error")
+        self.place.cluster.kill_pod(self.place.namespace, sandbox_id)
 
     def left(self) -> list[str]:
         return self.place.left()

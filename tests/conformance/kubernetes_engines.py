@@ -1,12 +1,19 @@
-"""Engines over the cluster for tests: its Pods run as processes, with the real daemon behind the real TLS relay."""
+"""Engines over the cluster for tests: its Pods run as processes, with the real daemon behind the real TLS relay.
+
+With AIRLOCK_TEST_KUBECONFIG they are over a real cluster (tests/kubernetes/real_cluster.py), whose Pods are sandboxes.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import secrets
+import sys
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, cast
 
 from sandbox.client.channel import Channel
 from sandbox.engines.kubernetes.boot import Inspection
@@ -16,15 +23,18 @@ from sandbox.engines.kubernetes.manifests import Site
 from sandbox.sandbox import SandboxSpec
 from sandbox.transition import OnTransition, ignored
 from sandbox.v1 import channel_pb2 as pb
+from tests.gateway_process import Home
+from tests.integration.sandbox.live_engine import IMAGE
 from tests.kubernetes import images, kinds
 from tests.kubernetes.cluster import Cluster, running_cluster
 from tests.kubernetes.containers import ContainerStart, Launch
+from tests.kubernetes.real_cluster import kubeconfig_of_real_cluster, real_cluster
 from tests.kubernetes.store import copied
 
-IMAGE = "airlock-sandbox"
-RUNTIME_IMAGE = "airlock-runtime"
+RUNTIME_IMAGE = os.environ.get("AIRLOCK_TEST_RUNTIME_IMAGE", "airlock-runtime")
 KEYS_NAMESPACE = "airlock"
 ACCOUNT = "gateway"
+_ENDS_S = 20.0
 
 
 def runtime(start: ContainerStart) -> Launch:
@@ -90,7 +100,32 @@ class ClusterSite:
         self.cluster.call(self.cluster.store.put, kinds.NAMESPACE, namespace)
 
     def site(self, instance: str = "test", **more: object) -> Site:
-        return Site(instance, self.namespace, self.keys_namespace, **more)  # type: ignore[arg-type]
+        options: dict[str, Any] = {"runtime_image": RUNTIME_IMAGE, **self.cluster.site_options, **more}
+        return Site(instance, self.namespace, self.keys_namespace, **options)
+
+    def serve_in(self, home: Home, **more: object) -> None:
+        """Have a gateway use this place."""
+        kubernetes = {
+            "namespace": self.namespace,
+            "gateway_namespace": self.keys_namespace,
+            "kubeconfig": str(self.kubeconfig),
+            "allow_unlimited_pids": not self.cluster.pids_limited,
+            **self.cluster.site_options,
+            **more,
+        }
+        settings = {"engine": "kubernetes", "keep_workspaces": True, "runtime_image": RUNTIME_IMAGE}
+        home.configure(sandbox={**settings, "kubernetes": kubernetes})
+        policy = home.config.parent / "policies" / "default.yaml"
+        policy.write_text(policy.read_text().replace("image: airlock-sandbox", f"image: {IMAGE}"))
+
+    @property
+    def within(self) -> tuple[str, ...]:
+        """The command that a gateway runs in: one whose sandboxes are processes cannot ask for walls."""
+        return () if self.cluster.walled else (sys.executable, "-m", "tests.kubernetes.unwalled")
+
+    def inspection(self) -> Inspection:
+        """Return what is asked of a sandbox before it is used."""
+        return Inspection(not self.cluster.pids_limited) if self.cluster.walled else NoWalls()
 
     def engine(
         self,
@@ -103,22 +138,34 @@ class ClusterSite:
         return KubernetesEngine(
             self.site(instance),
             KubernetesRequests(self.kubeconfig),
-            inspection=inspection or NoWalls(),
+            inspection=inspection or self.inspection(),
             on_transition=on_transition,
             lifetime_s=lifetime_s,
         )
 
     def left(self) -> list[str]:
-        """Return what there is of sandboxes and workspaces, as `KIND NAME`."""
-        return [
-            f"{'workspace' if kind == kinds.CLAIM else kind.kind} {made['metadata']['name']}"
-            for kind in (kinds.POD, kinds.CLAIM, kinds.LEASE)
-            for made in self.cluster.objects(kind, self.namespace)
-        ]
+        """Return what there is of sandboxes and workspaces, as `KIND NAME`, once what is ending has ended."""
+        deadline_s = time.monotonic() + _ENDS_S
+        while True:
+            found = [
+                (kind, made)
+                for kind in (kinds.POD, kinds.CLAIM, kinds.LEASE)
+                for made in self.cluster.objects(kind, self.namespace)
+            ]
+            ending = any("deletionTimestamp" in made["metadata"] for _, made in found)
+            if not ending or time.monotonic() > deadline_s:
+                return [
+                    f"{'workspace' if kind == kinds.CLAIM else kind.kind} {made['metadata']['name']}"
+                    for kind, made in found
+                ]
+            time.sleep(0.05)
 
 
 @contextlib.contextmanager
 def cluster_of_sandboxes() -> Iterator[Cluster]:
+    if kubeconfig_of_real_cluster() is not None:
+        yield cast(Cluster, real_cluster())
+        return
     with running_cluster(IMAGES, agent_sandbox=False) as cluster:
         yield cluster
 

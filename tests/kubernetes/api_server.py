@@ -16,7 +16,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response, Strea
 from starlette.types import Receive, Scope, Send
 
 from tests.kubernetes import kinds
-from tests.kubernetes.access import Access, Use, User
+from tests.kubernetes.access import Access, Use, User, service_account
 from tests.kubernetes.faults import Fault, Faults
 from tests.kubernetes.kinds import BY_PATH, KINDS, Kind
 from tests.kubernetes.requests import Requests, Selection, Target
@@ -187,6 +187,9 @@ class ApiServer:
             body = await _json(request)
             self.requests.delete(whole, body.get("deleteOptions") or {})
             return JSONResponse(success, 201)
+        if (target.kind, target.subresource, request.method) == (kinds.SERVICE_ACCOUNT, "token", "POST"):
+            token = self.access.token(service_account(target.namespace, target.name))
+            return JSONResponse({**await _json(request), "status": {"token": token}}, 201)
         if (target.kind, target.subresource, request.method) == (kinds.POD, "binding", "POST"):
             self.requests.bind(whole, (await _json(request))["target"]["name"])
             return JSONResponse(success, 201)

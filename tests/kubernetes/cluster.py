@@ -70,6 +70,14 @@ _SNAPSHOT_CLASS = {
 class Cluster:
     """A cluster that runs. Its methods may be called from any thread but its own."""
 
+    real = False
+    """Whether it is one by its kubeconfig alone (real_cluster.py)."""
+    walled = False
+    """Whether Pods confine what runs in them."""
+    pids_limited = False
+    site_options: Mapping[str, Any] = {}
+    """What of a Site is particular to it."""
+
     def __init__(self, directory: Path, images: Mapping[str, Image], *, agent_sandbox: bool, lag_s: float) -> None:
         self.directory = directory
         self.store = Store()
@@ -153,6 +161,14 @@ class Cluster:
             self.api.requests.create(Target(kind, namespace), made)
         else:
             self.api.requests.update(target, made)
+
+    def delete(self, kind: Kind, namespace: str, name: str) -> None:
+        """Begin to delete an object."""
+        self.call(self.api.requests.delete, Target(kind, namespace, name), {})
+
+    def kill_pod(self, namespace: str, name: str) -> None:
+        """Kill what runs in a Pod."""
+        self.call(self.nodes.kill, namespace, name, "main", "Error")
 
     def namespace(self, name: str, labels: Mapping[str, str] | None = None) -> str:
         """Create a namespace and wait for its service account."""

@@ -9,6 +9,7 @@ import pytest
 import pytest_asyncio
 
 from sandbox.engines.kubernetes.kubernetes_engine import KubernetesEngine
+from sandbox.engines.kubernetes.kubernetes_requests import VERBS
 from sandbox.sandbox import SandboxSpec
 from tests.conformance.kubernetes_engines import ClusterSite, cluster_of_sandboxes, lose
 from tests.integration.sandbox.live_engine import spec
@@ -42,6 +43,7 @@ async def make_engine(place: ClusterSite) -> AsyncIterator[MakeEngine]:
 
     yield make
     place.cluster.call(place.cluster.faults.clear)
+    place.grant(VERBS)
     for one in made:
         await one.close()
     last = place.engine()

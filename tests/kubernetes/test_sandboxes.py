@@ -63,14 +63,7 @@ async def _evicted(place: ClusterSite, sandbox: Sandbox) -> None:
 
 
 async def _deleted(place: ClusterSite, sandbox: Sandbox) -> None:
-    from tests.kubernetes.deletion import delete
-
-    def remove() -> None:
-        pod = place.cluster.store.find(kinds.POD, place.namespace, sandbox.id)
-        assert pod is not None
-        delete(place.cluster.store, kinds.POD, pod, {})
-
-    place.cluster.call(remove)
+    place.cluster.delete(kinds.POD, place.namespace, sandbox.id)
 
 
 @pytest.mark.parametrize(
@@ -191,12 +184,12 @@ async def test_a_pod_that_no_node_takes_is_given_up_with_the_scheduler_s_reason(
     assert place.left() == []
 
 
-async def test_a_claim_without_a_class_is_given_up_with_the_reason(
+async def test_a_cluster_without_a_class_for_volumes_is_refused_before_anything_is_made(
     engine: KubernetesEngine, place: ClusterSite
 ) -> None:
     place.cluster.call(place.cluster.store.remove, kinds.STORAGE_CLASS, "", "standard")
     try:
-        with pytest.raises(EngineFull, match="storage_class"):
+        with pytest.raises(SandboxUnavailable, match=r"no default StorageClass.*name one in .*storage_class"):
             await engine.create(spec())
         assert place.left() == []
     finally:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,8 +14,6 @@ from tests.conformance.kubernetes_engines import ClusterSite, cluster_of_sandbox
 from tests.gateway_process import Home, Served, airlock, make_home, served
 from tests.kubernetes import kinds
 from tests.kubernetes.cluster import Cluster
-
-_UNWALLED = (sys.executable, "-m", "tests.kubernetes.unwalled")
 
 
 @pytest.fixture(scope="module")
@@ -33,13 +30,7 @@ def place(cluster: Cluster, tmp_path: Path) -> ClusterSite:
 @pytest.fixture
 def home(place: ClusterSite, tmp_path: Path) -> Home:
     made = make_home(tmp_path / "home")
-    kubernetes = {
-        "namespace": place.namespace,
-        "gateway_namespace": place.keys_namespace,
-        "kubeconfig": str(place.kubeconfig),
-        "allow_unlimited_pids": True,
-    }
-    made.configure(sandbox={"engine": "kubernetes", "keep_workspaces": True, "kubernetes": kubernetes})
+    place.serve_in(made)
     return made
 
 
@@ -51,12 +42,12 @@ async def execute(home: Home, gateway: Served, command: str) -> dict[str, Any]:
 
 
 async def test_a_gateway_that_is_killed_leaves_its_sandbox_to_the_next_one(home: Home, place: ClusterSite) -> None:
-    with served(home, within=_UNWALLED) as first:
+    with served(home, within=place.within) as first:
         said = await execute(home, first, 'echo kept > a; echo same > "$TMPDIR/b"; echo $((6 * 7))')
         assert (said["outcome"], said["content"]) == ("exited", "42\n")
         (before,) = place.cluster.objects(kinds.POD, place.namespace)
         first.kill()
-    with served(home, within=_UNWALLED) as second:
+    with served(home, within=place.within) as second:
         said = await execute(home, second, 'cat a "$TMPDIR/b"')
         assert said["content"] == "kept\nsame\n", "the same files, and the same sandbox"
         (after,) = place.cluster.objects(kinds.POD, place.namespace)

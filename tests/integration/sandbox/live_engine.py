@@ -19,7 +19,8 @@ from sandbox.sandbox import SandboxLimits, SandboxSpec
 from tests.docker_state import containers_of, volumes_of
 from tests.made_instances import record_instance
 
-IMAGE = "airlock-sandbox"
+# A real cluster may have them by other names (tests/kubernetes/real_cluster.py).
+IMAGE = os.environ.get("AIRLOCK_TEST_IMAGE", "airlock-sandbox")
 RUNTIME_IMAGE = os.environ.get("AIRLOCK_TEST_RUNTIME_IMAGE", "airlock-runtime")
 LIMITS = SandboxLimits(memory_bytes=256 * 1024 * 1024, workspace_bytes=64 * 1024 * 1024, pids=64)
 
