@@ -104,7 +104,7 @@ class ClusterChecks:
         self._add("agent-sandbox", _AGENTS_VERSION in served, detail, fix, warn=True)
 
     async def _check_storage(self, preflight: Preflight) -> bool:
-        """Check the class of the workspaces' volumes; return whether somebody makes them by hand."""
+        """Check the class of the workspaces' volumes; return whether they are made by hand."""
         named = preflight.site.storage_class
         try:
             found = await preflight.storage_class(SandboxSpec("", "", ""))

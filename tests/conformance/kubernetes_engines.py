@@ -15,6 +15,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
+import pytest
+
 from sandbox.client.channel import Channel
 from sandbox.engines.kubernetes.boot import Inspection
 from sandbox.engines.kubernetes.kubernetes_engine import KubernetesEngine
@@ -95,6 +97,8 @@ class ClusterSite:
 
     def terminate(self) -> None:
         """Have the namespace of sandboxes look as one that is being deleted."""
+        if self.cluster.real:
+            pytest.skip("not on a real cluster: it would be gone before it is looked at")
         namespace = copied(self.cluster.store.find(kinds.NAMESPACE, "", self.namespace) or {})
         namespace["status"]["phase"] = "Terminating"
         self.cluster.call(self.cluster.store.put, kinds.NAMESPACE, namespace)

@@ -18,5 +18,7 @@ are the controllers of agents.x-k8s.io, whose caches may lag behind the API.
 
 helm.py renders the Helm chart of gateways (test_chart.py); granted() is what its Role gives them, for `cluster.grant`.
 
-It stands beside a real cluster, never instead: `make test-kubernetes` runs the same suites against one.
+It stands beside a real cluster, never instead: `make test-kubernetes` runs the same suites against one, which
+real_cluster.py has look like this one as far as that goes; hand_made_volumes.py makes its volumes. Nothing here
+enforces network policies, but network_policies.py has it look so to what `airlock doctor` tries out.
 """

@@ -174,7 +174,7 @@ async def test_a_namespace_that_is_not_there_or_being_deleted_is_named(home: Hom
     assert "is being deleted" in found[f"namespace {place.namespace}"].fix
 
 
-async def test_a_cluster_without_a_class_for_volumes_is_told_to_have_one(home: Home, place: ClusterSite) -> None:
+async def test_a_cluster_without_a_class_for_volumes_needs_one(home: Home, place: ClusterSite) -> None:
     place.cluster.call(place.cluster.store.remove, kinds.STORAGE_CLASS, "", "standard")
     try:
         found = await checked(home, place)

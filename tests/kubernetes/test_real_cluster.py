@@ -61,6 +61,7 @@ def test_the_tests_of_the_engine_run_on_a_real_cluster_by_its_kubeconfig(cluster
     assert left(cluster) == []
 
 
+@pytest.mark.full
 def test_what_is_interrupted_leaves_nothing_on_the_cluster(cluster: Cluster, tmp_path: Path) -> None:
     running = started(cluster, tmp_path, "whose_pod_ends and deleted")
     try:

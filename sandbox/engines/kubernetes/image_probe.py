@@ -8,7 +8,7 @@ from sandbox.engines.kubernetes.kubernetes_requests import Made
 from sandbox.engines.kubernetes.trial import Trial
 from sandbox.errors import EngineUnavailable, SandboxError
 
-# In no image: its container does not start, which it is told only once the image is there.
+# In no image: its container does not start, which the kubelet finds out once the image is there.
 _NOTHING = ("/airlock-trial-of-the-image",)
 
 

@@ -21,7 +21,7 @@ from sandbox.engines.kubernetes.manifests import Site
 from sandbox.errors import EngineFull, EngineUnavailable, SandboxError, SandboxUnavailable
 from sandbox.sandbox import Owner, SandboxSpec, digest
 
-_NOBODY: Owner = (digest("preflight"), digest("preflight"))
+_NO_OWNER: Owner = (digest("preflight"), digest("preflight"))
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Preflight:
 
     async def storage_class(self, spec: SandboxSpec) -> str:
         """Return the class that a workspace's volume gets. Raises SandboxError if it would get none."""
-        made = manifests.claim(self.site, _NOBODY, _trial_name("workspace"), spec)
+        made = manifests.claim(self.site, _NO_OWNER, _trial_name("workspace"), spec)
         admitted = await self.requests.create(CLAIMS, self.site.namespace, made, dry_run=True)
         found = admitted["spec"].get("storageClassName")
         if not found:
@@ -76,7 +76,7 @@ class Preflight:
     async def refusal(self, spec: SandboxSpec) -> SandboxError | None:
         """Return why the namespace does not admit the Pod of a sandbox: its level, quota or RuntimeClass."""
         name = _trial_name("pod")
-        return await self._refused(PODS, manifests.pod(self.site, spec, _NOBODY, name, name))
+        return await self._refused(PODS, manifests.pod(self.site, spec, _NO_OWNER, name, name))
 
     async def served(self, group: str) -> Sequence[str]:
         """Return the versions of an API group that the cluster serves."""

@@ -50,7 +50,7 @@ class Trial:
         while True:
             made = next((one for one in await self._pods() if one["metadata"]["name"] == name), None)
             if made is None:
-                raise SandboxUnavailable(f"the Pod {name} of the trial was deleted by somebody else")
+                raise SandboxUnavailable(f"the Pod {name} of the trial was deleted meanwhile")
             if seen(made):
                 return made
             pod = Pod.of(made)
@@ -89,7 +89,7 @@ class Trial:
             await parts.leases.close()
 
     async def clean(self) -> None:
-        """Remove the Pods and claims, which nobody has to wait for the cluster to collect."""
+        """Remove the Pods and claims, rather than wait for the cluster to collect them."""
         where = self.site.namespace
         for pod in await self._pods():
             await self.requests.delete(PODS, where, pod["metadata"]["name"])

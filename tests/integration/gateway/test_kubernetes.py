@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from sandbox.engines.kubernetes.kubernetes_requests import PODS, VERBS
 from tests.conformance.kubernetes_engines import ClusterSite, cluster_of_sandboxes
 from tests.gateway_process import Home, Served, airlock, make_home, served
 from tests.kubernetes import kinds
-from tests.kubernetes.cluster import Cluster
+from tests.kubernetes.cluster import Cluster, storage_class
 
 
 @pytest.fixture(scope="module")
@@ -53,3 +54,70 @@ async def test_a_gateway_that_is_killed_leaves_its_sandbox_to_the_next_one(home:
         (after,) = place.cluster.objects(kinds.POD, place.namespace)
         assert after["metadata"]["uid"] == before["metadata"]["uid"]
     assert [one.split()[0] for one in place.left()] == ["workspace", "Lease"], "it removes its sandboxes when it stops"
+
+
+async def test_a_call_for_which_the_namespace_has_no_room_says_so_and_a_later_one_works(
+    home: Home, place: ClusterSite
+) -> None:
+    quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "q", "namespace": place.namespace}}
+    with served(home, within=place.within) as gateway:
+        place.cluster.apply({**quota, "spec": {"hard": {"pods": "0"}}})
+        said = await execute(home, gateway, "echo 1")
+        assert said["outcome"] == "failed_to_start"
+        assert "raise its ResourceQuota" in said["message"], said
+        assert place.left() == []
+        place.cluster.apply({**quota, "spec": {"hard": {"pods": "10"}}})
+        assert (await execute(home, gateway, "echo 1"))["content"] == "1\n"
+
+
+# --- a start that is refused ---
+
+
+def _unreachable(place: ClusterSite) -> None:
+    kubeconfig = json.loads(place.kubeconfig.read_text())
+    kubeconfig["clusters"][0]["cluster"]["server"] = "https://127.0.0.1:9"
+    place.kubeconfig.write_text(json.dumps(kubeconfig))
+
+
+def _expired(place: ClusterSite) -> None:
+    place.cluster.call(place.cluster.access.expire, place.token)
+
+
+def _without_verbs(place: ClusterSite) -> None:
+    place.grant({**VERBS, PODS: VERBS[PODS] - {"create", "watch"}})
+
+
+def _terminating(place: ClusterSite) -> None:
+    place.terminate()
+
+
+def _without_class(place: ClusterSite) -> None:
+    place.cluster.delete(kinds.STORAGE_CLASS, "", "standard")
+
+
+@pytest.mark.parametrize(
+    "disturb, message",
+    [
+        pytest.param(_unreachable, "at https://127.0.0.1:9 does not answer", id="no-cluster", marks=pytest.mark.full),
+        pytest.param(
+            _expired, "the token has expired or was revoked. Log in again", id="token", marks=pytest.mark.full
+        ),
+        pytest.param(_without_verbs, "lacks permissions: grant create, watch on pods in namespace", id="verb"),
+        pytest.param(_terminating, "is being deleted: wait until it is gone", id="namespace", marks=pytest.mark.full),
+        pytest.param(_without_class, "has no default StorageClass", id="class", marks=pytest.mark.full),
+    ],
+)
+def test_a_cluster_that_cannot_have_sandboxes_is_refused_at_the_start_with_what_to_do(
+    home: Home, place: ClusterSite, disturb: Callable[[ClusterSite], None], message: str
+) -> None:
+    disturb(place)
+    try:
+        with pytest.raises(RuntimeError, match="did not start") as refused, served(home, within=place.within):
+            pass
+    finally:
+        if disturb is _without_class:
+            place.cluster.apply(storage_class("standard"))
+    (line,) = [line for line in str(refused.value).splitlines() if line.startswith("error: ")]
+    assert message in line
+    assert "Traceback" not in str(refused.value)
+    assert place.left() == []
