@@ -123,6 +123,9 @@ class _Impossible:
     def __getattr__(self, name: str) -> NoReturn:
         pytest.skip(f"not on a real cluster: {self._what}.{name}")
 
+    def __contains__(self, item: object) -> NoReturn:
+        pytest.skip(f"not on a real cluster: {self._what}")
+
 
 class _NoFaults(_Impossible):
     def clear(self) -> None:

@@ -200,9 +200,9 @@ class KubernetesRequests:
         return str(self._client.configuration.host) if self._client is not None else "the cluster"
 
     async def close(self) -> None:
-        if self._client is not None:
-            await self._client.close()
-            self._client = None
+        closing, self._client = self._client, None
+        if closing is not None:
+            await closing.close()
 
     async def _ask(
         self,
@@ -221,7 +221,7 @@ class KubernetesRequests:
         pause_s, renewed = _FIRST_PAUSE_S, False
         for left in reversed(range(_ATTEMPTS)):
             try:
-                timeout = aiohttp.ClientTimeout(total=_TIMEOUT_S)
+                timeout, used = aiohttp.ClientTimeout(total=_TIMEOUT_S), await self._connected()
                 response = await self._send(verb, resource.path(namespace, name), method, query or {}, body, timeout)
                 async with response:
                     data = await _read(response)
@@ -231,10 +231,12 @@ class KubernetesRequests:
                     return None
                 if response.status == 401 and not renewed:
                     renewed = True
-                    await self.close()  # the credentials are read anew: there may be a newer token
+                    if self._client is used:  # else another request has been refused, too, and was faster
+                        await self.close()  # the credentials are read anew: there may be a newer token
                     continue
                 raise self._refusal(verb, resource, namespace, response.status, data, name, response.headers)
-            except (_Passing, aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+            # RuntimeError: another request has closed the client meanwhile.
+            except (_Passing, aiohttp.ClientError, TimeoutError, OSError, ValueError, RuntimeError) as error:
                 if not left:
                     raise self._unreachable(error) from error
                 waited_s = max(pause_s, error.after_s) if isinstance(error, _Passing) else pause_s

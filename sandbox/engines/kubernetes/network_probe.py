@@ -72,16 +72,14 @@ async def probe(trial: Trial, *, settle_s: float = SETTLE_S) -> Reached:
     policy = manifests.network_policy(trial.site)
     if await trial.requests.get(NETWORK_POLICIES, trial.site.namespace, policy["metadata"]["name"]) is None:
         await trial.requests.create(NETWORK_POLICIES, trial.site.namespace, policy)
-    await trial.start("airlock-trial-outside", [_listener(trial)], inside=False)
-    outside = await trial.wait_for("airlock-trial-outside", _listens)
+    await trial.start("outside", [_listener(trial)], inside=False)
+    outside = await trial.wait_for("outside", _listens)
     there, api = _address(outside), _api(trial.requests.host, outside)
-    await trial.start("airlock-trial-inside", [_listener(trial), _dialer(trial, settle_s, [there, api])], inside=True)
-    inside = await trial.wait_for("airlock-trial-inside", _listens)
+    await trial.start("inside", [_listener(trial), _dialer(trial, settle_s, [there, api])], inside=True)
+    inside = await trial.wait_for("inside", _listens)
     targets = [_address(inside), there, api]
-    await trial.start("airlock-trial-caller", [_dialer(trial, settle_s, targets)], inside=False)
-    from_inside, from_outside = await asyncio.gather(
-        _said(trial, "airlock-trial-inside"), _said(trial, "airlock-trial-caller")
-    )
+    await trial.start("caller", [_dialer(trial, settle_s, targets)], inside=False)
+    from_inside, from_outside = await asyncio.gather(_said(trial, "inside"), _said(trial, "caller"))
     return Reached(bool(from_inside & 1), bool(from_inside & 2), *(bool(from_outside & bit) for bit in (1, 2, 4)))
 
 
@@ -100,12 +98,12 @@ def _listens(pod: Made) -> bool:
     return any("running" in one["state"] for one in _statuses(pod) if one["name"] == "listener")
 
 
-async def _said(trial: Trial, name: str) -> int:
+async def _said(trial: Trial, part: str) -> int:
     """Return the bits of what a Pod has reached."""
-    pod = await trial.wait_for(name, lambda made: _code(made) is not None)
+    pod = await trial.wait_for(part, lambda made: _code(made) is not None)
     code = _code(pod)
     if code is None or not _REACHED <= code < 2 * _REACHED:
-        raise SandboxUnavailable(f"the probe in Pod {name} ended with exit code {code}")
+        raise SandboxUnavailable(f"the probe in the Pod {part} ended with exit code {code}")
     return code - _REACHED
 
 

@@ -44,8 +44,9 @@ class Trial:
     requests: KubernetesRequests
     site: Site
 
-    async def wait_for(self, name: str, seen: Callable[[Made], bool]) -> Made:
+    async def wait_for(self, part: str, seen: Callable[[Made], bool]) -> Made:
         """Return a Pod once something is seen of it. Raises SandboxError if it cannot start, or takes too long."""
+        name = self.site.name(part)
         deadline_s = time.monotonic() + _POD_S
         while True:
             made = next((one for one in await self._pods() if one["metadata"]["name"] == name), None)
@@ -59,17 +60,20 @@ class Trial:
                 raise pod.full() if pod.waits else SandboxUnavailable(f"Pod {name} did not start in {_POD_S:.0f} s")
             await asyncio.sleep(_POLL_S)
 
-    async def start(self, name: str, containers: Sequence[Made], *, inside: bool) -> None:
+    async def start(self, part: str, containers: Sequence[Made], *, inside: bool) -> None:
         """Start a Pod of containers; one that is `inside` has the labels of a sandbox, and so its network policy."""
         labels = self.site.labels(_KIND) if inside else {**self.site.labels(_KIND), INSTANCE: self._outside}
-        body = manifests.bare_pod(self.site, name, labels, containers)
+        body = manifests.bare_pod(self.site, self.site.name(part), labels, containers)
         await self.requests.create(PODS, self.site.namespace, body)
+
+    async def stop(self, part: str) -> None:
+        await self.requests.delete(PODS, self.site.namespace, self.site.name(part))
 
     @asynccontextmanager
     async def sandbox(self, spec: SandboxSpec, inspection: Inspection, *, volume: bool) -> AsyncIterator[Sandbox]:
         """Have a sandbox as a gateway makes it, also with its volume if that goes when its claim does."""
         parts = Parts(self.requests, self.site, Lifetime(None, time.time), ignored)
-        owner, name = owner_of(spec), f"airlock-trial-{secrets.token_hex(4)}"
+        owner, name = owner_of(spec), self.site.name("sandbox", secrets.token_hex(4))
         record = Record("running", name, name, epoch=parts.new_epoch())
         body = manifests.pod(self.site, spec, owner, name, name)
         try:

@@ -122,3 +122,11 @@ def test_the_daemon_is_started_as_the_runtime_image_says() -> None:
     dockerfile = (Path(__file__).parents[5] / "Dockerfile").read_text(encoding="utf-8")
     label = next(line for line in dockerfile.splitlines() if "airlock.command" in line)
     assert json.dumps([*RUNTIME_PYTHON, "-m", "sandbox.daemon"], separators=(",", ":")) in label
+
+
+def test_a_gateway_outside_of_pods_is_admitted_by_its_address_and_nothing_else_is() -> None:
+    policy = manifests.network_policy(replace(SITE, gateway_cidrs=("192.0.2.7/32",)))
+    check(kinds.NETWORK_POLICY, policy, "the policy")
+    (rule,) = policy["spec"]["ingress"]
+    assert rule["from"][1:] == [{"ipBlock": {"cidr": "192.0.2.7/32"}}]
+    assert rule["ports"] == [{"protocol": "TCP", "port": 7600}]
