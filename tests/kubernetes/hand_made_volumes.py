@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import shutil
 import threading
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sandbox.engines.local.local_workspaces import remove_directory
 from tests.kubernetes import kinds
 
 if TYPE_CHECKING:
@@ -44,7 +43,8 @@ class HandMadeVolumes:
     def close(self) -> None:
         self._closed.set()
         self._thread.join(10)
-        shutil.rmtree(self._directory, ignore_errors=True)
+        if self._directory.exists():
+            remove_directory(self._directory)
 
     def _run(self) -> None:
         while not self._closed.wait(_LOOK_S):
@@ -67,8 +67,9 @@ class HandMadeVolumes:
         for uid, volume in made.items():
             if uid not in alive and "deletionTimestamp" not in volume["metadata"]:
                 self._api.delete(kinds.VOLUME, "", volume["metadata"]["name"])
-                with contextlib.suppress(FileNotFoundError):
-                    shutil.rmtree(Path(volume["spec"]["hostPath"]["path"]).parent)
+                place = Path(volume["spec"]["hostPath"]["path"]).parent
+                if place.exists():  # on this machine
+                    remove_directory(place)
 
     def _make(self, claim: Mapping[str, Any]) -> None:
         name, metadata = f"{self.storage_class}-{uuid.uuid4().hex[:12]}", claim["metadata"]

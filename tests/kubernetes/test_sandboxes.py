@@ -199,6 +199,8 @@ async def test_a_cluster_without_a_class_for_volumes_is_refused_before_anything_
 
 
 async def test_a_namespace_that_is_being_deleted_or_is_not_there_is_named(place: ClusterSite) -> None:
+    if place.cluster.real:
+        pytest.skip("not on a real cluster: it would be gone before it is looked at")
     engine = place.engine()
     await engine.prepare()
 

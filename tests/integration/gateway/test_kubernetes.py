@@ -64,7 +64,7 @@ async def test_a_call_for_which_the_namespace_has_no_room_says_so_and_a_later_on
         place.cluster.apply({**quota, "spec": {"hard": {"pods": "0"}}})
         said = await execute(home, gateway, "echo 1")
         assert said["outcome"] == "failed_to_start"
-        assert "raise its ResourceQuota" in said["message"], said
+        assert "raise its ResourceQuota" in json.dumps(said), said
         assert place.left() == []
         place.cluster.apply({**quota, "spec": {"hard": {"pods": "10"}}})
         assert (await execute(home, gateway, "echo 1"))["content"] == "1\n"
