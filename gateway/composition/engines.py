@@ -21,6 +21,7 @@ from sandbox.engines.docker.workspace_transfer import EngineDisk
 from sandbox.engines.engine import Engine
 from sandbox.engines.local.memory_engine import MemoryEngine
 from sandbox.engines.pooled_sandbox import PoolSource
+from sandbox.sandbox import digest
 from sandbox.transition import OnTransition
 
 log = structlog.get_logger(__name__)
@@ -64,6 +65,7 @@ def _memory(base: Foundation, on_transition: OnTransition) -> OpenedEngine:
 def _kubernetes(base: Foundation, on_transition: OnTransition) -> OpenedEngine:
     try:
         # Loaded on demand: its client is an extra of the distribution.
+        from gateway.composition.cluster_limits import cluster_limits  # noqa: PLC0415
         from sandbox.engines.kubernetes.boot import Inspection  # noqa: PLC0415
         from sandbox.engines.kubernetes.kubernetes_engine import KubernetesEngine  # noqa: PLC0415
         from sandbox.engines.kubernetes.kubernetes_requests import KubernetesRequests  # noqa: PLC0415
@@ -76,6 +78,7 @@ def _kubernetes(base: Foundation, on_transition: OnTransition) -> OpenedEngine:
     site = Site(
         instance=base.instance,
         namespace=own.namespace,
+        namespace_per_tenant=own.namespace_per_tenant,
         gateway_namespace=own.gateway_namespace or "",
         gateway_selector=own.gateway_selector,
         runtime_image=settings.runtime_image,
@@ -85,6 +88,7 @@ def _kubernetes(base: Foundation, on_transition: OnTransition) -> OpenedEngine:
         tolerations=own.tolerations,
         topology_spread=own.topology_spread,
         image_pull_secrets=own.image_pull_secrets,
+        tenants={digest(name): one.kubernetes.model_dump(exclude_none=True) for name, one in config.tenants.items()},
     )
     kubeconfig = None if own.kubeconfig is None else config.path(own.kubeconfig)
     engine = KubernetesEngine(
@@ -93,6 +97,7 @@ def _kubernetes(base: Foundation, on_transition: OnTransition) -> OpenedEngine:
         inspection=Inspection(own.allow_unlimited_pids),
         lifetime_s=settings.lifetime_s,
         on_transition=on_transition,
+        allowances=cluster_limits(config, base.tenants),
     )
     return OpenedEngine(engine)
 

@@ -144,9 +144,9 @@ class TlsEngines(MemoryEngines):
 class KubernetesEngines(Engines):
     """Engines over one namespace of a cluster for tests."""
 
-    def __init__(self, cluster: Cluster, directory: Path) -> None:
+    def __init__(self, cluster: Cluster, directory: Path, *, namespace_per_tenant: bool = False) -> None:
         super().__init__(directory)
-        self.place = ClusterSite(cluster, directory)
+        self.place = ClusterSite(cluster, directory, namespace_per_tenant=namespace_per_tenant)
 
     def _engine(self) -> KubernetesEngine:
         return self.place.engine(on_transition=self.transitions.append)
@@ -156,7 +156,7 @@ class KubernetesEngines(Engines):
         await lose(engine)
 
     def kill_sandbox(self, sandbox_id: str) -> None:
-        self.place.cluster.call(self.place.cluster.nodes.kill, self.place.namespace, sandbox_id, "main", "Error")
+        self.place.kill(sandbox_id)
 
     def left(self) -> list[str]:
         return self.place.left()
@@ -274,7 +274,10 @@ _ENGINES: dict[str, Callable[[Path], Engines]] = {
 }
 
 
-@pytest.fixture(scope="session", params=[*_ENGINES, "kubernetes"])
+_KUBERNETES = ("kubernetes", pytest.param("kubernetes-tenants", marks=pytest.mark.full))
+
+
+@pytest.fixture(scope="session", params=[*_ENGINES, *_KUBERNETES])
 def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -282,11 +285,11 @@ def kind(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(scope="session")
 def standing(kind: str) -> Iterator[Callable[[Path], Engines]]:
     """What makes engines of a kind: on Kubernetes all of them are over one cluster."""
-    if kind != "kubernetes":
+    if kind in _ENGINES:
         yield _ENGINES[kind]
         return
     with cluster_of_sandboxes() as cluster:
-        yield partial(KubernetesEngines, cluster)
+        yield partial(KubernetesEngines, cluster, namespace_per_tenant=kind == "kubernetes-tenants")
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")

@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from sandbox.client.channel import Channel
+from sandbox.engines.kubernetes.allowance import Allowances, unlimited
 from sandbox.engines.kubernetes.boot import Inspection
 from sandbox.engines.kubernetes.kubernetes_engine import KubernetesEngine
-from sandbox.engines.kubernetes.kubernetes_requests import GATEWAY_VERBS, VERBS, KubernetesRequests, Resource
+from sandbox.engines.kubernetes.kubernetes_requests import (
+    CLUSTER_VERBS,
+    GATEWAY_VERBS,
+    LEASES,
+    NAMED,
+    VERBS,
+    KubernetesRequests,
+    Resource,
+)
 from sandbox.engines.kubernetes.manifests import Site
 from sandbox.sandbox import SandboxSpec
 from sandbox.transition import OnTransition, ignored
@@ -53,11 +62,23 @@ def rules(verbs: dict[Resource, frozenset[str]]) -> list[dict[str, list[str]]]:
     ]
 
 
+def cluster_rules() -> list[dict[str, list[str]]]:
+    """Return what a gateway that makes namespaces for tenants is granted everywhere."""
+    named = {resource: CLUSTER_VERBS[resource] & {"get", "update"} for resource in NAMED}
+    others = {resource: verbs - named.get(resource, frozenset()) for resource, verbs in CLUSTER_VERBS.items()}
+    return rules(others) + [
+        {**rule, "resourceNames": [name]} for rule, name in zip(rules(named), NAMED.values(), strict=True)
+    ]
+
+
 class ClusterSite:
     """Namespaces of one test in a cluster, and the gateway's account, which may do what the engine says it does."""
 
-    def __init__(self, cluster: Cluster, directory: Path, namespace: str = "") -> None:
+    def __init__(
+        self, cluster: Cluster, directory: Path, namespace: str = "", *, namespace_per_tenant: bool = False
+    ) -> None:
         self.cluster = cluster
+        self.namespace_per_tenant = namespace_per_tenant
         name = namespace or f"s{secrets.token_hex(4)}"
         self.namespace = cluster.namespace(name, {"pod-security.kubernetes.io/enforce": "baseline"})
         self.keys_namespace = cluster.namespace(f"{name}-gateway")
@@ -69,8 +90,11 @@ class ClusterSite:
         token = self.cluster.grant(self.keys_namespace, ACCOUNT, rules(dict(GATEWAY_VERBS)))
         name = f"{self.keys_namespace}-{ACCOUNT}"
         about = {"apiVersion": "rbac.authorization.k8s.io/v1", "metadata": {"name": name, "namespace": self.namespace}}
+        here = {LEASES: VERBS[LEASES]} if self.namespace_per_tenant else VERBS
+        if self.namespace_per_tenant:
+            self.cluster.grant(self.keys_namespace, ACCOUNT, cluster_rules(), everywhere=True)
         self.cluster.apply(
-            {**about, "kind": "Role", "rules": rules(dict(VERBS))},
+            {**about, "kind": "Role", "rules": rules(dict(here))},
             {
                 **about,
                 "kind": "RoleBinding",
@@ -81,7 +105,16 @@ class ClusterSite:
         return token
 
     def site(self, instance: str = "test", **more: object) -> Site:
-        return Site(instance, self.namespace, self.keys_namespace, **more)  # type: ignore[arg-type]
+        name = f"{self.namespace}-{instance}" if self.namespace_per_tenant else instance
+        separate = self.namespace_per_tenant
+        return Site(name, self.namespace, self.keys_namespace, namespace_per_tenant=separate, **more)  # type: ignore[arg-type]
+
+    @property
+    def namespaces(self) -> list[str]:
+        """The namespaces of sandboxes: the one for all, and those of tenants."""
+        made = self.cluster.objects(kinds.NAMESPACE) if self.namespace_per_tenant else []
+        names = [one["metadata"]["name"] for one in made]
+        return [self.namespace, *(name for name in names if name.startswith(f"airlock-{self.namespace}-"))]
 
     def engine(
         self,
@@ -90,21 +123,31 @@ class ClusterSite:
         on_transition: OnTransition = ignored,
         inspection: Inspection | None = None,
         lifetime_s: float | None = None,
+        allowances: Allowances = unlimited,
+        site: Mapping[str, object] | None = None,
     ) -> KubernetesEngine:
         return KubernetesEngine(
-            self.site(instance),
+            self.site(instance, **(site or {})),
             KubernetesRequests(self.kubeconfig),
             inspection=inspection or NoWalls(),
             on_transition=on_transition,
             lifetime_s=lifetime_s,
+            allowances=allowances,
         )
+
+    def kill(self, sandbox_id: str) -> None:
+        """Kill the daemon of a sandbox."""
+        pods = [one for namespace in self.namespaces for one in self.cluster.objects(kinds.POD, namespace)]
+        (where,) = (one["metadata"]["namespace"] for one in pods if one["metadata"]["name"] == sandbox_id)
+        self.cluster.call(self.cluster.nodes.kill, where, sandbox_id, "main", "Error")
 
     def left(self) -> list[str]:
         """Return what there is of sandboxes and workspaces, as `KIND NAME`."""
         return [
             f"{'workspace' if kind == kinds.CLAIM else kind.kind} {made['metadata']['name']}"
             for kind in (kinds.POD, kinds.CLAIM, kinds.LEASE)
-            for made in self.cluster.objects(kind, self.namespace)
+            for namespace in self.namespaces
+            for made in self.cluster.objects(kind, namespace)
         ]
 
 

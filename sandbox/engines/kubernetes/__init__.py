@@ -9,7 +9,8 @@
     workspaces                              a thread's files as a whole
     attached                                the sandboxes that this process uses, and what it shares with others
     gates, records                          a thread's record and its gate: one Lease
-    setup                                   what all sandboxes share: keys and the network policy
+    setup                                   the instance's keys
+    namespaces, allowance                   what each namespace of sandboxes has, and the most it may have
     mirror                                  a copy of Pods and Leases, kept by watches
     pods                                    what a Pod's status means
     manifests                               the objects: all isolation that a Pod has

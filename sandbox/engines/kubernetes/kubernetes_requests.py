@@ -45,8 +45,10 @@ class Resource:
     plural: str
 
     def path(self, namespace: str, name: str = "") -> str:
+        """Return the path of an object or of all; without a namespace of one that is in none, or of all in any."""
         root = f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
-        return f"{root}/namespaces/{namespace}/{self.plural}{f'/{name}' if name else ''}"
+        scope = f"/namespaces/{namespace}" if namespace else ""
+        return f"{root}{scope}/{self.plural}{f'/{name}' if name else ''}"
 
 
 PODS = Resource("", "v1", "pods")
@@ -54,6 +56,9 @@ CLAIMS = Resource("", "v1", "persistentvolumeclaims")
 SECRETS = Resource("", "v1", "secrets")
 LEASES = Resource("coordination.k8s.io", "v1", "leases")
 NETWORK_POLICIES = Resource("networking.k8s.io", "v1", "networkpolicies")
+QUOTAS = Resource("", "v1", "resourcequotas")
+LIMIT_RANGES = Resource("", "v1", "limitranges")
+NAMESPACES = Resource("", "v1", "namespaces")
 
 VERBS: Mapping[Resource, frozenset[str]] = {
     PODS: frozenset({"create", "delete", "list", "watch"}),
@@ -61,8 +66,28 @@ VERBS: Mapping[Resource, frozenset[str]] = {
     LEASES: frozenset({"create", "delete", "get", "list", "update", "watch"}),
     SECRETS: frozenset({"create", "get", "update"}),
     NETWORK_POLICIES: frozenset({"create", "get", "update"}),
+    QUOTAS: frozenset({"create", "get", "update"}),
+    LIMIT_RANGES: frozenset({"create", "get", "update"}),
 }
-"""All that is asked of the namespace of sandboxes; a request of another verb is an error of this program."""
+"""All that is asked of the namespace of sandboxes; a request of another verb is an error of this program.
+
+With a namespace for each tenant only the Leases are there, and the rest is asked of the whole cluster: CLUSTER_VERBS.
+"""
+
+CLUSTER_VERBS: Mapping[Resource, frozenset[str]] = {
+    NAMESPACES: frozenset({"create", "delete", "get"}),
+    **{resource: verbs for resource, verbs in VERBS.items() if resource != LEASES},
+}
+"""All that is asked of the cluster with a namespace for each tenant: what a role grants in namespaces to come, it
+grants in all. So get and update of what is in NAMED are for objects of that name alone."""
+
+NAMED: Mapping[Resource, str] = {
+    SECRETS: "airlock-relay",
+    NETWORK_POLICIES: "airlock-sandboxes",
+    QUOTAS: "airlock-limits",
+    LIMIT_RANGES: "airlock-limits",
+}
+"""The one object of a kind in each tenant's namespace, by its name."""
 
 GATEWAY_VERBS: Mapping[Resource, frozenset[str]] = {SECRETS: frozenset({"create", "get"})}
 """All that is asked of the gateway's own namespace, for the key of the instance's authority."""
@@ -70,6 +95,10 @@ GATEWAY_VERBS: Mapping[Resource, frozenset[str]] = {SECRETS: frozenset({"create"
 
 class Conflict(SandboxUnavailable):
     """An object of this name exists, or has changed since it was read."""
+
+
+class NamespaceMissing(SandboxUnavailable):
+    """The namespace of what was to be created does not exist."""
 
 
 class Expired(SandboxUnavailable):
@@ -112,7 +141,7 @@ class KubernetesRequests:
         """Create an object and return it; Conflict where its name is taken, also by an earlier attempt of this."""
         found = await self._ask("create", resource, namespace, body=made)
         if found is None:
-            raise SandboxUnavailable(
+            raise NamespaceMissing(
                 f"namespace {namespace!r} does not exist on the cluster: create it, or correct "
                 "sandbox.kubernetes.namespace of the configuration"
             )
@@ -181,7 +210,7 @@ class KubernetesRequests:
         body: Made | None = None,
     ) -> Made | None:
         """Return the answer; None for 404."""
-        if verb not in VERBS[resource]:
+        if verb not in (VERBS.get(resource) or CLUSTER_VERBS[resource]):
             raise AssertionError(f"{verb} {resource.plural} is not among the verbs that the gateway is granted")
         method = {"create": "POST", "update": "PUT", "delete": "DELETE"}.get(verb, "GET")
         pause_s, renewed = _FIRST_PAUSE_S, False
@@ -303,8 +332,8 @@ def _forbidden(verb: str, resource: Resource, namespace: str, said: str) -> Sand
         )
     if "being terminated" in said:
         return SandboxUnavailable(
-            f"namespace {namespace!r} is being deleted: wait until it is gone and create it again, or set "
-            "sandbox.kubernetes.namespace"
+            f"namespace {namespace!r} is being deleted: wait until it is gone. One for all tenants must be created "
+            "again, or another one be set in sandbox.kubernetes.namespace"
         )
     if "RuntimeClass" in said:
         return RuntimeMissing(f"{said}: install it, or set another runtime in the policy's sandbox section")

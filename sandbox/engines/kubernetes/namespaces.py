@@ -1,0 +1,197 @@
+"""Namespaces: what each namespace of sandboxes has, made before the first one and kept as it should be.
+
+These are the relays' first identity, the network policy, and the limits that the tenants' policies make. A tenant's own
+namespace is made, too. What is there is looked at again once a minute, and when the cluster refuses something for it:
+another process may have a newer policy, or may have deleted the tenant.
+"""
+
+import asyncio
+import logging
+from contextlib import suppress
+from dataclasses import dataclass, field
+from weakref import WeakValueDictionary
+
+from sandbox.client.channel_authority import ChannelAuthority
+from sandbox.engines.kubernetes import allowance, manifests
+from sandbox.engines.kubernetes.allowance import Allowance, Allowances
+from sandbox.engines.kubernetes.kubernetes_requests import (
+    LIMIT_RANGES,
+    NAMESPACES,
+    NETWORK_POLICIES,
+    QUOTAS,
+    SECRETS,
+    Conflict,
+    KubernetesRequests,
+    Made,
+    NamespaceMissing,
+    Resource,
+)
+from sandbox.engines.kubernetes.manifests import Site
+from sandbox.engines.kubernetes.setup import Setup, secret_data, unclaimed_name
+from sandbox.errors import EngineFull, SandboxUnavailable
+from sandbox.sandbox import SandboxLimits, SandboxSpec, digest
+
+log = logging.getLogger(__name__)
+
+_SMALLEST = SandboxLimits(memory_bytes=0, cpus=0, workspace_bytes=0)
+
+_LOOK_AGAIN_S = 60.0
+# Of namespaces, so that many tenants do not fill this process' memory.
+_KNOWN_LIMIT = 4096
+
+
+@dataclass(frozen=True)
+class _Known:
+    """A namespace that was in order at a time of the loop: whose it is, and what fits into it.
+
+    `tenant` is None for all tenants' namespace, `largest` where the cluster limits nothing.
+    """
+
+    tenant: str | None
+    largest: SandboxLimits | None
+    looked_s: float
+
+    def takes(self, limits: SandboxLimits) -> bool:
+        return self.largest is None or _covered(self.largest, limits) == self.largest
+
+
+@dataclass
+class Namespaces:
+    """Keeps the namespaces of an instance's sandboxes in order."""
+
+    requests: KubernetesRequests
+    site: Site
+    setup: Setup
+    allowances: Allowances
+    _known: dict[str, _Known] = field(default_factory=dict, init=False)
+    _locks: WeakValueDictionary[str, asyncio.Lock] = field(default_factory=WeakValueDictionary, init=False)
+
+    async def prepare(self) -> None:
+        """Have the namespace of all tenants in order, if there is one; raises SandboxError."""
+        namespace = self.site.namespace
+        if not self.site.namespace_per_tenant and namespace not in self._known:
+            await self._put_in_order(namespace, None, _SMALLEST)
+
+    async def ready(self, spec: SandboxSpec) -> None:
+        """Have the namespace of a spec's tenant in order; raises SandboxError."""
+        namespace = self.site.namespace_of_tenant(digest(spec.tenant))
+        lock = self._locks.setdefault(namespace, asyncio.Lock())
+        async with lock:
+            known, now_s = self._known.get(namespace), asyncio.get_running_loop().time()
+            if known is None or now_s - known.looked_s > _LOOK_AGAIN_S or not known.takes(spec.limits):
+                tenant = spec.tenant if self.site.namespace_per_tenant else None
+                await self._put_in_order(namespace, tenant, spec.limits)
+
+    async def create(self, resource: Resource, made: Made) -> None:
+        """Create an object in a namespace that was ready."""
+        namespace, began_s = made["metadata"]["namespace"], asyncio.get_running_loop().time()
+        with suppress(Conflict):  # names have a random part: an earlier attempt, whose answer was lost, made it
+            try:
+                await self.requests.create(resource, namespace, made)
+            except (EngineFull, NamespaceMissing):
+                if not await self._looked_since(namespace, began_s):
+                    raise
+                await self.requests.create(resource, namespace, made)
+
+    async def _looked_since(self, namespace: str, since_s: float) -> bool:
+        """Look at a namespace again, unless that was done since a time; return whether it may now be otherwise."""
+        async with self._locks.setdefault(namespace, asyncio.Lock()):
+            known = self._known.get(namespace)
+            if known is None or known.looked_s > since_s:
+                return known is not None
+            return await self._put_in_order(namespace, known.tenant, known.largest or _SMALLEST)
+
+    async def remove(self, tenant: str) -> None:
+        """Delete the namespace of a tenant, a digest; what is still in it the cluster ends."""
+        if not self.site.namespace_per_tenant:
+            return
+        name = self.site.namespace_of_tenant(tenant)
+        self._known.pop(name, None)
+        found = await self.requests.get(NAMESPACES, "", name)
+        if found is None or found["metadata"].get("deletionTimestamp"):
+            return
+        self._refuse_foreign(found)
+        await self.requests.delete(NAMESPACES, "", name, version=found["metadata"]["resourceVersion"])
+
+    async def _put_in_order(self, namespace: str, tenant: str | None, limits: SandboxLimits) -> bool:
+        """Make or correct what a namespace has, for sandboxes of these limits too; return whether anything had to be.
+
+        The caller has the namespace's lock.
+        """
+        looked_s = asyncio.get_running_loop().time()
+        changed = tenant is not None and await self._made(manifests.tenant_namespace(self.site, digest(tenant)))
+        changed |= await self._shares_identity(namespace, self.setup.authority)
+        changed |= await self._have(NETWORK_POLICIES, namespace, manifests.network_policy(self.site))
+        allowed = await self.allowances(tenant)
+        if allowed is not None:
+            allowed = allowed.covering(limits)
+            changed |= await self._have(QUOTAS, namespace, allowance.resource_quota(self.site, allowed))
+            changed |= await self._have(LIMIT_RANGES, namespace, allowance.limit_range(self.site, allowed))
+        if len(self._known) >= _KNOWN_LIMIT:
+            self._known.clear()
+        self._known[namespace] = _Known(tenant, None if allowed is None else allowed.largest, looked_s)
+        return changed
+
+    async def _made(self, wanted: Made) -> bool:
+        """Have a tenant's namespace; return whether it had to be made."""
+        name = wanted["metadata"]["name"]
+        found = await self.requests.get(NAMESPACES, "", name)
+        if found is None:
+            try:
+                await self.requests.create(NAMESPACES, "", wanted)
+                log.info("namespace %s is made for a tenant", name)
+                return True
+            except Conflict:
+                found = await self.requests.get(NAMESPACES, "", name) or wanted
+        if found["metadata"].get("deletionTimestamp"):
+            raise SandboxUnavailable(
+                f"namespace {name!r} of this tenant is being deleted, with what was in it: wait until it is gone; if "
+                f"that takes long, `kubectl describe namespace {name}` says what keeps it"
+            )
+        self._refuse_foreign(found)
+        level = found["metadata"]["labels"].get(manifests.POD_SECURITY)
+        if level != manifests.POD_SECURITY_LEVEL:
+            raise SandboxUnavailable(
+                f"namespace {name!r} enforces Pod Security {level or 'privileged'!r}: label it with "
+                f"{manifests.POD_SECURITY}={manifests.POD_SECURITY_LEVEL}"
+            )
+        return False
+
+    def _refuse_foreign(self, found: Made) -> None:
+        name, labels = found["metadata"]["name"], found["metadata"].get("labels") or {}
+        if labels.get(manifests.INSTANCE) != self.site.instance or manifests.TENANT not in labels:
+            raise SandboxUnavailable(
+                f"namespace {name!r} exists and is not this gateway's: delete it if nothing needs it, for the name is "
+                "that of a tenant's own namespace"
+            )
+
+    async def _shares_identity(self, namespace: str, authority: ChannelAuthority) -> bool:
+        """Have the relays' Secret of this authority, renewed well before it expires."""
+        site = self.site
+        found = await self.requests.get(SECRETS, namespace, site.shared_name(SECRETS))
+        data = {} if found is None else secret_data(found)
+        if data.get("ca.pem") == authority.ca_pem.encode() and authority.is_fresh(data.get("identity.pem", b"")):
+            return False
+        identity = authority.sandbox_identity(unclaimed_name(site.instance))
+        return await self._write(SECRETS, namespace, manifests.relay_secret(site, identity, authority.ca_pem), found)
+
+    async def _have(self, resource: Resource, namespace: str, wanted: Made) -> bool:
+        """Have an object with this spec; return whether it had to be written."""
+        found = await self.requests.get(resource, namespace, wanted["metadata"]["name"])
+        if found is not None and found["spec"] == wanted["spec"]:
+            return False
+        return await self._write(resource, namespace, wanted, found)
+
+    async def _write(self, resource: Resource, namespace: str, wanted: Made, found: Made | None) -> bool:
+        """Put an object in the place of what was found."""
+        with suppress(Conflict):  # another process of the instance was faster, and has made the same
+            if found is None:
+                await self.requests.create(resource, namespace, wanted)
+            else:
+                wanted["metadata"]["resourceVersion"] = found["metadata"]["resourceVersion"]
+                await self.requests.update(resource, namespace, wanted)
+        return True
+
+
+def _covered(mine: SandboxLimits, other: SandboxLimits) -> SandboxLimits:
+    return Allowance(0, 0, mine).covering(other).largest
