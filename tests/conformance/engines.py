@@ -274,7 +274,7 @@ _ENGINES: dict[str, Callable[[Path], Engines]] = {
 }
 
 
-_KUBERNETES = ("kubernetes", pytest.param("kubernetes-tenants", marks=pytest.mark.full))
+_KUBERNETES = ("kubernetes", "kubernetes-tenants")
 
 
 @pytest.fixture(scope="session", params=[*_ENGINES, *_KUBERNETES])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+from cryptography import x509
 
 from sandbox.engines.kubernetes import allowance, manifests
 from sandbox.engines.kubernetes.allowance import Allowance
@@ -100,6 +102,9 @@ class TestTenantsApart:
             assert len(of(apart, kinds.CLAIM, tenant)) == 1
             (secret,) = of(apart, kinds.SECRET, tenant)
             assert set(secret["data"]) == {"identity.pem", "ca.pem"}
+            certificate = x509.load_pem_x509_certificate(base64.b64decode(secret["data"]["identity.pem"]))
+            names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+            assert digest(tenant) in str(list(names)), "who has it can stand for no relay of another tenant"
             (policy,) = of(apart, kinds.NETWORK_POLICY, tenant)
             assert (policy["spec"]["podSelector"], policy["spec"]["policyTypes"]) == ({}, ["Ingress", "Egress"])
             (quota,), (limits,) = of(apart, kinds.QUOTA, tenant), of(apart, kinds.LIMIT_RANGE, tenant)

@@ -9,9 +9,10 @@ import asyncio
 import logging
 from contextlib import suppress
 from dataclasses import dataclass, field
-from weakref import WeakValueDictionary
+from functools import partial
 
 from sandbox.client.channel_authority import ChannelAuthority
+from sandbox.engines.background import BackgroundTasks
 from sandbox.engines.kubernetes import allowance, manifests
 from sandbox.engines.kubernetes.allowance import Allowance, Allowances
 from sandbox.engines.kubernetes.kubernetes_requests import (
@@ -63,24 +64,25 @@ class Namespaces:
     site: Site
     setup: Setup
     allowances: Allowances
+    background: BackgroundTasks
     _known: dict[str, _Known] = field(default_factory=dict, init=False)
-    _locks: WeakValueDictionary[str, asyncio.Lock] = field(default_factory=WeakValueDictionary, init=False)
+    _looking: dict[str, asyncio.Task[bool]] = field(default_factory=dict, init=False)
 
     async def prepare(self) -> None:
         """Have the namespace of all tenants in order, if there is one; raises SandboxError."""
         namespace = self.site.namespace
         if not self.site.namespace_per_tenant and namespace not in self._known:
-            await self._put_in_order(namespace, None, _SMALLEST)
+            await self._look(namespace, None, _SMALLEST)
 
     async def ready(self, spec: SandboxSpec) -> None:
         """Have the namespace of a spec's tenant in order; raises SandboxError."""
         namespace = self.site.namespace_of_tenant(digest(spec.tenant))
-        lock = self._locks.setdefault(namespace, asyncio.Lock())
-        async with lock:
+        tenant = spec.tenant if self.site.namespace_per_tenant else None
+        for _ in range(2):  # the look of another caller may have been for a smaller sandbox
             known, now_s = self._known.get(namespace), asyncio.get_running_loop().time()
-            if known is None or now_s - known.looked_s > _LOOK_AGAIN_S or not known.takes(spec.limits):
-                tenant = spec.tenant if self.site.namespace_per_tenant else None
-                await self._put_in_order(namespace, tenant, spec.limits)
+            if known is not None and now_s - known.looked_s <= _LOOK_AGAIN_S and known.takes(spec.limits):
+                return
+            await self._look(namespace, tenant, spec.limits)
 
     async def create(self, resource: Resource, made: Made) -> None:
         """Create an object in a namespace that was ready."""
@@ -95,11 +97,24 @@ class Namespaces:
 
     async def _looked_since(self, namespace: str, since_s: float) -> bool:
         """Look at a namespace again, unless that was done since a time; return whether it may now be otherwise."""
-        async with self._locks.setdefault(namespace, asyncio.Lock()):
-            known = self._known.get(namespace)
-            if known is None or known.looked_s > since_s:
-                return known is not None
-            return await self._put_in_order(namespace, known.tenant, known.largest or _SMALLEST)
+        known = self._known.get(namespace)
+        if known is None or known.looked_s > since_s:
+            return known is not None
+        return await self._look(namespace, known.tenant, known.largest or _SMALLEST)
+
+    async def _look(self, namespace: str, tenant: str | None, limits: SandboxLimits) -> bool:
+        """Have a namespace in order. Callers at the same time wait for one look, and get its error."""
+        looking = self._looking.get(namespace)
+        if looking is None:
+            looking = self.background.begin(self._put_in_order(namespace, tenant, limits))
+            self._looking[namespace] = looking
+            looking.add_done_callback(partial(self._looked, namespace))
+        return await asyncio.shield(looking)
+
+    def _looked(self, namespace: str, looking: asyncio.Task[bool]) -> None:
+        del self._looking[namespace]
+        if not looking.cancelled():
+            looking.exception()  # retrieved: every caller may have gone away
 
     async def remove(self, tenant: str) -> None:
         """Delete the namespace of a tenant, a digest; what is still in it the cluster ends."""
@@ -110,17 +125,15 @@ class Namespaces:
         found = await self.requests.get(NAMESPACES, "", name)
         if found is None or found["metadata"].get("deletionTimestamp"):
             return
-        self._refuse_foreign(found)
+        self._refuse_foreign(found, tenant)
         await self.requests.delete(NAMESPACES, "", name, version=found["metadata"]["resourceVersion"])
 
     async def _put_in_order(self, namespace: str, tenant: str | None, limits: SandboxLimits) -> bool:
-        """Make or correct what a namespace has, for sandboxes of these limits too; return whether anything had to be.
-
-        The caller has the namespace's lock.
-        """
+        """Make or correct what a namespace has, for sandboxes of these limits; return whether anything had to be."""
         looked_s = asyncio.get_running_loop().time()
         changed = tenant is not None and await self._made(manifests.tenant_namespace(self.site, digest(tenant)))
-        changed |= await self._shares_identity(namespace, self.setup.authority)
+        unclaimed = unclaimed_name(self.site, "" if tenant is None else digest(tenant))
+        changed |= await self._shares_identity(namespace, self.setup.authority, unclaimed)
         changed |= await self._have(NETWORK_POLICIES, namespace, manifests.network_policy(self.site))
         allowed = await self.allowances(tenant)
         if allowed is not None:
@@ -148,7 +161,7 @@ class Namespaces:
                 f"namespace {name!r} of this tenant is being deleted, with what was in it: wait until it is gone; if "
                 f"that takes long, `kubectl describe namespace {name}` says what keeps it"
             )
-        self._refuse_foreign(found)
+        self._refuse_foreign(found, wanted["metadata"]["labels"][manifests.TENANT])
         level = found["metadata"]["labels"].get(manifests.POD_SECURITY)
         if level != manifests.POD_SECURITY_LEVEL:
             raise SandboxUnavailable(
@@ -157,22 +170,22 @@ class Namespaces:
             )
         return False
 
-    def _refuse_foreign(self, found: Made) -> None:
+    def _refuse_foreign(self, found: Made, tenant: str) -> None:
         name, labels = found["metadata"]["name"], found["metadata"].get("labels") or {}
-        if labels.get(manifests.INSTANCE) != self.site.instance or manifests.TENANT not in labels:
+        if (labels.get(manifests.INSTANCE), labels.get(manifests.TENANT)) != (self.site.instance, tenant):
             raise SandboxUnavailable(
                 f"namespace {name!r} exists and is not this gateway's: delete it if nothing needs it, for the name is "
                 "that of a tenant's own namespace"
             )
 
-    async def _shares_identity(self, namespace: str, authority: ChannelAuthority) -> bool:
+    async def _shares_identity(self, namespace: str, authority: ChannelAuthority, unclaimed: str) -> bool:
         """Have the relays' Secret of this authority, renewed well before it expires."""
         site = self.site
         found = await self.requests.get(SECRETS, namespace, site.shared_name(SECRETS))
         data = {} if found is None else secret_data(found)
         if data.get("ca.pem") == authority.ca_pem.encode() and authority.is_fresh(data.get("identity.pem", b"")):
             return False
-        identity = authority.sandbox_identity(unclaimed_name(site.instance))
+        identity = authority.sandbox_identity(unclaimed)
         return await self._write(SECRETS, namespace, manifests.relay_secret(site, identity, authority.ca_pem), found)
 
     async def _have(self, resource: Resource, namespace: str, wanted: Made) -> bool:

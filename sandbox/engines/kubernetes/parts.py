@@ -48,7 +48,7 @@ class Parts:
         self.background = BackgroundTasks()
         self.attached = AttachedSandboxes(self.lifetime)
         self.setup = Setup(self.requests, self.site)
-        self.namespaces = Namespaces(self.requests, self.site, self.setup, self.allowances)
+        self.namespaces = Namespaces(self.requests, self.site, self.setup, self.allowances, self.background)
         where, selector = self.site.namespace, self.site.selector()
         of_all = (PODS, self.site.scope(), selector)
         self.pods = Mirror(self.requests, of_all, Pod.of, self.attached.note_pod, self.site.has)

@@ -22,9 +22,9 @@ _AUTHORITY = "authority.pem"
 _ENGINE = "engine"
 
 
-def unclaimed_name(instance: str) -> str:
-    """Return the name that the relays of an instance have until they are claimed, all the same one."""
-    return pooled_name(instance, _POOLED)
+def unclaimed_name(site: Site, tenant: str = "") -> str:
+    """Return the name that relays have until they are claimed: one for all, or for all of a tenant, a digest."""
+    return pooled_name(site.instance, tenant if tenant and site.namespace_per_tenant else _POOLED)
 
 
 @dataclass
