@@ -79,3 +79,22 @@ def test_what_could_make_one_name_look_like_another_is_refused(part: str) -> Non
             make()
     with pytest.raises(ValueError, match="cannot be the name"):
         sandbox_name("i1", "s1", ("a", "b"), -1)
+
+
+def test_an_authority_goes_from_one_process_to_another_as_pem() -> None:
+    made = ChannelAuthority.new("i1")
+    again = ChannelAuthority.of(made.pem, "i1")
+    assert again.ca_pem == made.ca_pem
+    with pytest.raises(ValueError, match="not a private key and a certificate"):
+        ChannelAuthority.of(made.ca_pem.encode(), "i1")
+
+
+def test_an_identity_is_fresh_while_it_is_of_the_authority_and_has_a_month_left() -> None:
+    now = datetime(2030, 1, 1, tzinfo=UTC)
+    made = ChannelAuthority.new("i1", now=lambda: now)
+    identity = made.sandbox_identity(pooled_name("i1", "pooled"))
+    assert made.is_fresh(identity)
+    assert not ChannelAuthority.new("i1", now=lambda: now).is_fresh(identity), "of another authority"
+    assert not made.is_fresh(b"")
+    now += timedelta(days=340)
+    assert not made.is_fresh(identity)
