@@ -77,6 +77,9 @@ def _check_quotas(kind: Kind, made: Made, store: Store) -> None:
             names = ",".join(container["name"] for container in _all_containers(made["spec"]))
             listed = "; ".join(f"{key} for: {names}" for key in sorted(missing))
             raise forbidden(kind, name, f"failed quota: {held['metadata']['name']}: must specify {listed}")
+        if asked and held.get("status", {}).get("hard") != hard:
+            listed = ",".join(sorted(asked))
+            raise forbidden(kind, name, f"status unknown for quota: {held['metadata']['name']}, resources: {listed}")
         used = used_of(namespace, hard, store)
         over = sorted(key for key, amount in asked.items() if used[key] + amount > quantity(hard[key]))
         if over:

@@ -22,9 +22,11 @@ from tests.conformance.kubernetes_engines import ACCOUNT, ClusterSite
 from tests.integration.sandbox.live_engine import run, text
 from tests.kubernetes import kinds
 from tests.kubernetes.cluster import Cluster, storage_class
+from tests.kubernetes.faults import Fault
 from tests.kubernetes.kinds import Kind
 from tests.kubernetes.sandboxes import MakeEngine, cluster, make_engine, place, spec
 from tests.kubernetes.schemas import check
+from tests.kubernetes.statuses import forbidden
 from tests.kubernetes.store import Made, copied
 
 __all__ = ["cluster", "make_engine", "place"]  # fixtures
@@ -226,6 +228,14 @@ class TestTenantsApart:
 
 
 class TestLimits:
+    async def test_a_namespace_that_controllers_have_not_seen_yet_is_waited_for(
+        self, make_apart: MakeEngine, apart: ClusterSite
+    ) -> None:
+        unknown = forbidden(kinds.POD, "p", "status unknown for quota: airlock-limits, resources: pods")
+        no_account = forbidden(kinds.POD, "p", 'error looking up service account: serviceaccount "default" not found')
+        apart.cluster.disturb(Fault("create", "pods", error=unknown), Fault("create", "pods", error=no_account))
+        assert await (await make_apart().create(spec())).ping()
+
     async def test_they_follow_the_policy_before_the_next_sandbox(
         self, make_apart: MakeEngine, apart: ClusterSite
     ) -> None:

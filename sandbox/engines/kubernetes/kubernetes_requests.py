@@ -34,6 +34,9 @@ _WATCH_S = 240
 _ANSWER_LIMIT_BYTES = 64 * 1024 * 1024
 _EVENT_LIMIT_BYTES = 4 * 1024 * 1024
 _SHOWN = 500
+# What a namespace says that was just made, until controllers have seen it.
+_NOT_YET = ("error looking up service account", "status unknown for quota")
+_NOT_YET_S = 0.5
 
 
 @dataclass(frozen=True)
@@ -312,6 +315,8 @@ class KubernetesRequests:
                 "the Kubernetes API does not accept the gateway's credentials: the token has expired or was revoked. "
                 "Log in again for sandbox.kubernetes.kubeconfig, or restart the gateway's Pod for a new token"
             )
+        if code == 403 and any(words in said for words in _NOT_YET):
+            return _Passing(f"{what}: {said}", _NOT_YET_S)
         if code == 403:
             return _forbidden(verb, resource, namespace, said)
         if code == 409:

@@ -37,6 +37,8 @@ log = logging.getLogger(__name__)
 _SMALLEST = SandboxLimits(memory_bytes=0, cpus=0, workspace_bytes=0)
 
 _LOOK_AGAIN_S = 60.0
+# The pauses in which a new quota is waited for; then the first request says what is wrong.
+_COUNTING_S = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
 # Of namespaces, so that many tenants do not fill this process' memory.
 _KNOWN_LIMIT = 4096
 
@@ -138,8 +140,8 @@ class Namespaces:
         allowed = await self.allowances(tenant)
         if allowed is not None:
             allowed = allowed.covering(limits)
-            changed |= await self._have(QUOTAS, namespace, allowance.resource_quota(self.site, allowed))
             changed |= await self._have(LIMIT_RANGES, namespace, allowance.limit_range(self.site, allowed))
+            changed |= await self._counted(namespace, allowance.resource_quota(self.site, allowed))
         if len(self._known) >= _KNOWN_LIMIT:
             self._known.clear()
         self._known[namespace] = _Known(tenant, None if allowed is None else allowed.largest, looked_s)
@@ -187,6 +189,17 @@ class Namespaces:
             return False
         identity = authority.sandbox_identity(unclaimed)
         return await self._write(SECRETS, namespace, manifests.relay_secret(site, identity, authority.ca_pem), found)
+
+    async def _counted(self, namespace: str, quota: Made) -> bool:
+        """Have a quota; return whether it had to be written. The cluster admits nothing until it has counted."""
+        if not await self._have(QUOTAS, namespace, quota):
+            return False
+        for pause_s in _COUNTING_S:
+            found = await self.requests.get(QUOTAS, namespace, quota["metadata"]["name"])
+            if found is None or (found.get("status") or {}).get("hard") == found["spec"]["hard"]:
+                break
+            await asyncio.sleep(pause_s)
+        return True
 
     async def _have(self, resource: Resource, namespace: str, wanted: Made) -> bool:
         """Have an object with this spec; return whether it had to be written."""
