@@ -68,7 +68,7 @@ class Namespaces:
     allowances: Allowances
     background: BackgroundTasks
     _known: dict[str, _Known] = field(default_factory=dict, init=False)
-    _looking: dict[str, asyncio.Task[bool]] = field(default_factory=dict, init=False)
+    _looking: dict[str, asyncio.Task[None]] = field(default_factory=dict, init=False)
 
     async def prepare(self) -> None:
         """Have the namespace of all tenants in order, if there is one; raises SandboxError."""
@@ -93,27 +93,25 @@ class Namespaces:
             try:
                 await self.requests.create(resource, namespace, made)
             except (EngineFull, NamespaceMissing):
-                if not await self._looked_since(namespace, began_s):
-                    raise
+                await self._look_since(namespace, began_s)
                 await self.requests.create(resource, namespace, made)
 
-    async def _looked_since(self, namespace: str, since_s: float) -> bool:
-        """Look at a namespace again, unless that was done since a time; return whether it may now be otherwise."""
+    async def _look_since(self, namespace: str, since_s: float) -> None:
+        """Look at a namespace again, unless that was done since a time."""
         known = self._known.get(namespace)
-        if known is None or known.looked_s > since_s:
-            return known is not None
-        return await self._look(namespace, known.tenant, known.largest or _SMALLEST)
+        if known is not None and known.looked_s <= since_s:
+            await self._look(namespace, known.tenant, known.largest or _SMALLEST)
 
-    async def _look(self, namespace: str, tenant: str | None, limits: SandboxLimits) -> bool:
+    async def _look(self, namespace: str, tenant: str | None, limits: SandboxLimits) -> None:
         """Have a namespace in order. Callers at the same time wait for one look, and get its error."""
         looking = self._looking.get(namespace)
         if looking is None:
             looking = self.background.begin(self._put_in_order(namespace, tenant, limits))
             self._looking[namespace] = looking
             looking.add_done_callback(partial(self._looked, namespace))
-        return await asyncio.shield(looking)
+        await asyncio.shield(looking)
 
-    def _looked(self, namespace: str, looking: asyncio.Task[bool]) -> None:
+    def _looked(self, namespace: str, looking: asyncio.Task[None]) -> None:
         del self._looking[namespace]
         if not looking.cancelled():
             looking.exception()  # retrieved: every caller may have gone away
@@ -130,32 +128,32 @@ class Namespaces:
         self._refuse_foreign(found, tenant)
         await self.requests.delete(NAMESPACES, "", name, version=found["metadata"]["resourceVersion"])
 
-    async def _put_in_order(self, namespace: str, tenant: str | None, limits: SandboxLimits) -> bool:
-        """Make or correct what a namespace has, for sandboxes of these limits; return whether anything had to be."""
+    async def _put_in_order(self, namespace: str, tenant: str | None, limits: SandboxLimits) -> None:
+        """Make or correct what a namespace has, for sandboxes of these limits too."""
         looked_s = asyncio.get_running_loop().time()
-        changed = tenant is not None and await self._made(manifests.tenant_namespace(self.site, digest(tenant)))
+        if tenant is not None:
+            await self._make(manifests.tenant_namespace(self.site, digest(tenant)))
         unclaimed = unclaimed_name(self.site, "" if tenant is None else digest(tenant))
-        changed |= await self._shares_identity(namespace, self.setup.authority, unclaimed)
-        changed |= await self._have(NETWORK_POLICIES, namespace, manifests.network_policy(self.site))
+        await self._shares_identity(namespace, self.setup.authority, unclaimed)
+        await self._have(NETWORK_POLICIES, namespace, manifests.network_policy(self.site))
         allowed = await self.allowances(tenant)
         if allowed is not None:
             allowed = allowed.covering(limits)
-            changed |= await self._have(LIMIT_RANGES, namespace, allowance.limit_range(self.site, allowed))
-            changed |= await self._counted(namespace, allowance.resource_quota(self.site, allowed))
+            await self._have(LIMIT_RANGES, namespace, allowance.limit_range(self.site, allowed))
+            await self._counted(namespace, allowance.resource_quota(self.site, allowed))
         if len(self._known) >= _KNOWN_LIMIT:
             self._known.clear()
         self._known[namespace] = _Known(tenant, None if allowed is None else allowed.largest, looked_s)
-        return changed
 
-    async def _made(self, wanted: Made) -> bool:
-        """Have a tenant's namespace; return whether it had to be made."""
+    async def _make(self, wanted: Made) -> None:
+        """Have a tenant's namespace."""
         name = wanted["metadata"]["name"]
         found = await self.requests.get(NAMESPACES, "", name)
         if found is None:
             try:
                 await self.requests.create(NAMESPACES, "", wanted)
                 log.info("namespace %s is made for a tenant", name)
-                return True
+                return
             except Conflict:
                 found = await self.requests.get(NAMESPACES, "", name) or wanted
         if found["metadata"].get("deletionTimestamp"):
@@ -170,7 +168,6 @@ class Namespaces:
                 f"namespace {name!r} enforces Pod Security {level or 'privileged'!r}: label it with "
                 f"{manifests.POD_SECURITY}={manifests.POD_SECURITY_LEVEL}"
             )
-        return False
 
     def _refuse_foreign(self, found: Made, tenant: str) -> None:
         name, labels = found["metadata"]["name"], found["metadata"].get("labels") or {}
@@ -180,35 +177,35 @@ class Namespaces:
                 "that of a tenant's own namespace"
             )
 
-    async def _shares_identity(self, namespace: str, authority: ChannelAuthority, unclaimed: str) -> bool:
+    async def _shares_identity(self, namespace: str, authority: ChannelAuthority, unclaimed: str) -> None:
         """Have the relays' Secret of this authority, renewed well before it expires."""
         site = self.site
         found = await self.requests.get(SECRETS, namespace, site.shared_name(SECRETS))
         data = {} if found is None else secret_data(found)
         if data.get("ca.pem") == authority.ca_pem.encode() and authority.is_fresh(data.get("identity.pem", b"")):
-            return False
+            return
         identity = authority.sandbox_identity(unclaimed)
-        return await self._write(SECRETS, namespace, manifests.relay_secret(site, identity, authority.ca_pem), found)
+        await self._write(SECRETS, namespace, manifests.relay_secret(site, identity, authority.ca_pem), found)
 
-    async def _counted(self, namespace: str, quota: Made) -> bool:
-        """Have a quota; return whether it had to be written. The cluster admits nothing until it has counted."""
+    async def _counted(self, namespace: str, quota: Made) -> None:
+        """Have a quota. One that was just written admits nothing until the cluster has counted what there is."""
         if not await self._have(QUOTAS, namespace, quota):
-            return False
+            return
         for pause_s in _COUNTING_S:
             found = await self.requests.get(QUOTAS, namespace, quota["metadata"]["name"])
             if found is None or (found.get("status") or {}).get("hard") == found["spec"]["hard"]:
                 break
             await asyncio.sleep(pause_s)
-        return True
 
     async def _have(self, resource: Resource, namespace: str, wanted: Made) -> bool:
         """Have an object with this spec; return whether it had to be written."""
         found = await self.requests.get(resource, namespace, wanted["metadata"]["name"])
         if found is not None and found["spec"] == wanted["spec"]:
             return False
-        return await self._write(resource, namespace, wanted, found)
+        await self._write(resource, namespace, wanted, found)
+        return True
 
-    async def _write(self, resource: Resource, namespace: str, wanted: Made, found: Made | None) -> bool:
+    async def _write(self, resource: Resource, namespace: str, wanted: Made, found: Made | None) -> None:
         """Put an object in the place of what was found."""
         with suppress(Conflict):  # another process of the instance was faster, and has made the same
             if found is None:
@@ -216,7 +213,6 @@ class Namespaces:
             else:
                 wanted["metadata"]["resourceVersion"] = found["metadata"]["resourceVersion"]
                 await self.requests.update(resource, namespace, wanted)
-        return True
 
 
 def _covered(mine: SandboxLimits, other: SandboxLimits) -> SandboxLimits:
