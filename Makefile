@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup demo eval test test-models test-frameworks test-all check wheel bench soak fuzz gateway-image proto reference lock clean
+.PHONY: help setup demo eval test test-models test-frameworks test-all check wheel bench soak fuzz gateway-image proto reference chart lock clean
 
 # Lines that start with "changed:" name what a command changes on this machine. If demo, test or bench had to start an
 # engine, they stop it at their end, also on failure and Ctrl-C. An engine that was already running stays as it was.
@@ -58,6 +58,10 @@ proto: ## Generate the Python stubs from proto/
 reference: ## Generate docs/reference/ from the code and the protos
 	@deploy/venv
 	@.venv/bin/python deploy/reference.py
+
+chart: ## Generate what follows from the Helm chart: the schema of its values, deploy/kustomize/base
+	@deploy/venv
+	@.venv/bin/python deploy/chart.py
 
 lock: ## Resolve the newest dependencies into deploy/*.lock
 	@deploy/lock

@@ -10,9 +10,7 @@ import json
 import os
 import ssl
 import sys
-import tempfile
 from functools import partial
-from pathlib import Path
 from typing import Any, cast
 
 from gateway.mcp_servers.definitions import Definitions
@@ -67,24 +65,23 @@ def _calls(definitions: Definitions) -> list[tuple[str, dict[str, Any]]]:
 async def main(url: str) -> int:
     policy = Policy(load_policy(_TENANT, "tenant").tenant_document, load_policy(_OPERATOR, "operator").tenant_document)
     trust = ssl.create_default_context()
-    with tempfile.TemporaryDirectory() as directory:
-        door = Door(
-            cast(Any, _NoSandbox()),
-            ConnectionPolicy(Thread("t", "acme", "t"), lambda: policy, cast(Any, None)),
-            ConnectionRecords(cast(Any, _NoRecords())),
-            Opening("acme", (), Path(directory), lambda: Trust(trust, trust)),
-        )
-        own = OwnConnections(door, CallUnderWay("call", "", "default", "server/*"))
-        session = Session(partial(door_transport, url, {}, own.connect, await own.trust()), modern_first=True)
-        try:
-            await session.start(20)
-            for name, arguments in _calls(session.definitions):
-                print(name, await session.call(name, arguments, timeout_s=20, on_progress=print))
-        except ServerFailed as failed:
-            print(failed, file=sys.stderr)
-            return 1
-        finally:
-            await session.end()
+    door = Door(
+        cast(Any, _NoSandbox()),
+        ConnectionPolicy(Thread("t", "acme", "t"), lambda: policy, cast(Any, None)),
+        ConnectionRecords(cast(Any, _NoRecords())),
+        Opening("acme", (), b"secret", lambda: Trust(trust, trust)),
+    )
+    own = OwnConnections(door, CallUnderWay("call", "", "default", "server/*"))
+    session = Session(partial(door_transport, url, {}, own.connect, await own.trust()), modern_first=True)
+    try:
+        await session.start(20)
+        for name, arguments in _calls(session.definitions):
+            print(name, await session.call(name, arguments, timeout_s=20, on_progress=print))
+    except ServerFailed as failed:
+        print(failed, file=sys.stderr)
+        return 1
+    finally:
+        await session.end()
     return 0
 
 

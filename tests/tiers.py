@@ -34,8 +34,8 @@ SAMPLED = {
     },
 }
 # Parameters: the other database, the third kind of credential, and the engines of the conformance suite besides Docker
-# and the local one.
-_REPEATED = {"postgresql", "certificates", "docker-around", "memory-around", "kubernetes-tenants"}
+# and the local ones.
+_REPEATED = {"postgresql", "certificates", "docker-around", "docker-remote", "memory-around", "kubernetes-tenants"}
 # What inspect-ai's own suite asks of the adapter, which repeats the conformance suite over the wire.
 ADAPTER = "tests/conformance/test_inspect_self_check.py"
 # What needs real model servers.

@@ -14,7 +14,7 @@ from gateway.cli.printable import Rows
 from gateway.cli.terminal import SlowWork, out
 
 if TYPE_CHECKING:
-    from gateway.cli.doctor_config import Finding
+    from gateway.cli.finding import Finding
 
 _STYLES = {"ok": "green", "warning": "yellow", "failed": "red"}
 

@@ -6,13 +6,12 @@ import resource
 import shutil
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 from gateway.cli.doctor_config import (
-    Finding,
     database_finding,
     directory_findings,
     is_migrated,
@@ -21,15 +20,18 @@ from gateway.cli.doctor_config import (
     policies_in_force,
     tenant_findings,
 )
+from gateway.cli.finding import Finding
 from gateway.cli.terminal import SlowWork
-from gateway.config.config import Config
+from gateway.config.config import Config, SandboxSettings
 from gateway.errors import AirlockError, Misconfigured
+from gateway.sandboxes.docker_access import relay_site
 from gateway.support.clock import make_id
 from gateway.support.version import airlock_version
 from gateway.tenancy.tenants import Tenant, load_tenants
 from sandbox.engines.docker.docker_engine import DockerEngine
-from sandbox.engines.docker.docker_requests import DockerRequests, EngineFacts
-from sandbox.engines.posture import has_landlock
+from sandbox.engines.docker.docker_requests import DockerRequests
+from sandbox.engines.docker.engine_facts import EngineFacts
+from sandbox.engines.posture import MOVING_VERSION, has_landlock
 from sandbox.errors import SandboxError
 from sandbox.file_rules import FILE_RULES_LANDLOCK_VERSION
 from sandbox.sandbox import Sandbox, SandboxSpec
@@ -40,12 +42,16 @@ _RUNTIMES: Sequence[tuple[str, Literal["warning", "failed"], str]] = (
     ("runc", "failed", "install runc"),
     ("runsc", "warning", "install gVisor and register it (docs/deployment.md)"),
 )
+_CHANNEL = Finding("channel", "ok", "over TCP in mutual TLS, by a relay beside the sandbox")
 _IMAGES = {"airlock-sandbox": "the file system that tool code sees", _RUNTIME: "the sandbox daemon"}
 
 
 @dataclass
 class Checks:
-    """The checks and their findings; `config` is None unless a configuration was named and loads."""
+    """The checks and their findings; `config` is None unless a configuration was named and loads.
+
+    `remote` says that the engine is on another machine.
+    """
 
     slow: SlowWork
     engine_url: str | None
@@ -53,6 +59,7 @@ class Checks:
     config: Config | None = None
     tenants: Mapping[str, Tenant] = field(default_factory=dict)
     migrated: bool = False
+    remote: bool = False
     findings: list[Finding] = field(default_factory=list)
 
     async def run(self, path: Path | None) -> None:
@@ -108,7 +115,15 @@ class Checks:
 
     async def _check_engine(self) -> None:
         with tempfile.TemporaryDirectory(prefix="airlock-doctor-") as directory:
-            requests = DockerRequests(self.engine_url, self.named_in)
+            settings = SandboxSettings() if self.config is None else self.config.sandbox
+            settings = settings.model_copy(update={"engine_url": self.engine_url})
+            try:
+                relays = relay_site(settings, Path(directory) / "authority.pem")
+            except Misconfigured as error:
+                self.findings.append(Finding("engine", "failed", "is on another machine, half configured", str(error)))
+                return
+            self.remote = relays is not None
+            requests = DockerRequests(self.engine_url, self.named_in, relays=relays)
             engine = DockerEngine(
                 instance=make_id("doctor"),
                 channel_root=_channel_root(self.config) or Path(directory),
@@ -141,7 +156,9 @@ class Checks:
         filters = "the engine filters system calls" if facts.seccomp else "the engine does not support it"
         fix = "use an engine and a kernel that support seccomp"
         seccomp = Finding.of("seccomp", facts.seccomp, filters, fix, "failed")
-        self.findings += [Finding("engine", "ok", detail), seccomp, _landlock()]
+        self.findings += [Finding("engine", "ok", detail), seccomp]
+        if not self.remote:
+            self.findings.append(_landlock(has_landlock))
         for image, role in _IMAGES.items():
             here = image in facts.images
             detail = role if here else f"{role}: missing"
@@ -155,7 +172,7 @@ class Checks:
             named = {tenant.sandbox_spec("doctor").runtime for tenant in self.tenants.values()}
             for runtime in {"runc": None, **dict.fromkeys(sorted(named))}:
                 if runtime in facts.runtimes:
-                    self.findings += await _trial(engine, runtime)
+                    self.findings += await _trial(engine, runtime, remote=self.remote)
             async for finding in kernel_findings(engine, self.tenants, facts):
                 self.findings.append(finding)
 
@@ -169,7 +186,7 @@ def _channel_root(config: Config | None) -> Path | None:
     return root if root is not None and os.access(root, os.W_OK | os.X_OK) else None
 
 
-async def _trial(engine: DockerEngine, runtime: str) -> list[Finding]:
+async def _trial(engine: DockerEngine, runtime: str, *, remote: bool) -> list[Finding]:
     """Create a sandbox; the engine refuses one that is weaker than requested, so success proves its isolation."""
     what = "sandbox" if runtime == "runc" else f"sandbox {runtime}"
     try:
@@ -197,6 +214,7 @@ async def _trial(engine: DockerEngine, runtime: str) -> list[Finding]:
             Finding("limit cpu", "ok", f"{posture.cpu_limit_millis / 1000:g} CPUs, {source}"),
             Finding("isolation", "ok", isolation),
             _workspace(engine),
+            *([_landlock(lambda version: posture.landlock_version >= version), _CHANNEL] if remote else []),
         ]
     finally:
         await engine.remove(sandbox.id)
@@ -242,11 +260,12 @@ def _open_files() -> Finding:
     return Finding.of("open files", ok, detail, fix, "warning")
 
 
-def _landlock() -> Finding:
+def _landlock(has_landlock: Callable[[int], bool]) -> Finding:
+    """Check the kernel of the engine's machine, by what it says of itself or what a sandbox on it says."""
     fix = "use Linux 6.2 or newer, or `enforcement: reading` in every policy"
     if has_landlock(FILE_RULES_LANDLOCK_VERSION):
         return Finding("landlock", "ok", "enforcement: kernel works")
     detail = "no command starts under a policy with enforcement: kernel"
-    if not has_landlock():
+    if not has_landlock(MOVING_VERSION):
         detail += ", and tool code can get its own sandbox killed for memory"
     return Finding("landlock", "warning", detail, fix)

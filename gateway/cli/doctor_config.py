@@ -5,13 +5,12 @@ They change nothing, but `kernel_findings` creates trial sandboxes.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import AsyncIterator, Collection, Mapping
-from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Literal
+from dataclasses import replace
 
 from gateway.cli.database import local_database, opened_policies
+from gateway.cli.doctor_snapshots import bucket_owner_findings, snapshots_finding
+from gateway.cli.finding import Finding
 from gateway.cli.model import checked, configured
 from gateway.cli.policy_checks import SUBAGENTS_FIX, subagents_problem
 from gateway.config.config import Config
@@ -27,7 +26,8 @@ from gateway.storage.policy_store import OPERATOR, digest_of_text
 from gateway.tenancy.tenants import Tenant, Tenants
 from gateway.tool_calls.program_check import missing_programs
 from sandbox.engines.docker.docker_engine import DockerEngine
-from sandbox.engines.docker.docker_requests import DockerRequests, EngineFacts, inspect_image
+from sandbox.engines.docker.docker_requests import DockerRequests, inspect_image
+from sandbox.engines.docker.engine_facts import EngineFacts
 from sandbox.engines.docker.image_pulls import pullable
 from sandbox.engines.docker.workspace_transfer import EngineDisk
 from sandbox.engines.pooled_sandbox import PoolKind
@@ -36,21 +36,6 @@ from sandbox.file_rules import FILE_RULES_LANDLOCK_VERSION
 from sandbox.sandbox import SandboxSpec
 
 _RUNTIME_FIX = "register it with the engine (docs/deployment.md), or write `runtime: runc` in its policy"
-
-
-@dataclass(frozen=True)
-class Finding:
-    """The result of a check; `fix` says how to fix a problem."""
-
-    what: str
-    state: Literal["ok", "warning", "failed"]
-    detail: str
-    fix: str = ""
-
-    @classmethod
-    def of(cls, what: str, ok: bool, detail: str, fix: str, otherwise: Literal["warning", "failed"]) -> Finding:
-        """Return the finding of a check, whose state is `otherwise` unless it is `ok`."""
-        return cls(what, "ok" if ok else otherwise, detail, "" if ok else fix)
 
 
 def database_finding(config: Config) -> Finding:
@@ -134,7 +119,12 @@ async def directory_findings(config: Config, engine: str, requests: DockerReques
         except Misconfigured as error:
             detail = f"this engine uses another directory than {channels}"
             found = [Finding("channel directory", "failed", detail, str(error))]
-    for what, directory in (("channels", channels), ("snapshots", config.resolved_snapshots_dir())):
+    directories = {"channels": channels}
+    if config.snapshots.bucket is None:
+        directories["snapshots"] = config.resolved_snapshots_dir()
+    else:
+        found += await bucket_owner_findings(config, instance, identity)
+    for what, directory in directories.items():
         try:
             refuse_copy(directory, instance, identity)
         except Misconfigured as error:
@@ -198,8 +188,11 @@ async def tenant_findings(
         if subagents := _subagents(name, config, tenant):
             yield subagents
     yield _pool(config, {PoolKind.of(tenant.sandbox_spec("doctor")) for tenant in tenants.values()})
-    yield _reserve(await EngineDisk(requests).free_bytes(), config.sandbox.disk_reserve_mib)
-    yield _snapshots(config.resolved_snapshots_dir())
+    if requests.relays is not None:
+        yield Finding("reserve", "ok", "on another machine, where each sandbox watches it; restores are not checked")
+    else:
+        yield _reserve(await EngineDisk(requests).free_bytes(), config.sandbox.disk_reserve_mib)
+    yield await snapshots_finding(config)
 
 
 def _subagents(name: str, config: Config, tenant: Tenant) -> Finding | None:
@@ -213,16 +206,6 @@ def _reserve(free_bytes: int, reserve_mib: int) -> Finding:
         return Finding("reserve", "ok", detail)
     fix = "free space, or lower sandbox.disk_reserve_mib; until then no file in a sandbox can grow"
     return Finding("reserve", "failed", detail, fix)
-
-
-def _snapshots(directory: Path) -> Finding:
-    there = next(path for path in (directory, *directory.parents) if path.exists())
-    try:
-        with tempfile.TemporaryFile(dir=there):
-            return Finding("snapshots", "ok", f"stored in {directory}")
-    except OSError as error:
-        fix = f"make snapshots_dir writable: {directory}"
-        return Finding("snapshots", "failed", f"cannot write to {there}: {error.strerror}", fix)
 
 
 def _pool(config: Config, kinds: Collection[PoolKind]) -> Finding:

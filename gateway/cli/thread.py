@@ -179,15 +179,15 @@ async def _adopt(path: Path, engine: str, tenant: str) -> tuple[str, Mapping[str
 
 async def _own_engine(config: Config) -> str:
     """Return the id of the configuration's engine. Raises SandboxError if it does not answer."""
+    from gateway.sandboxes.docker_access import docker_requests
     from gateway.support.clock import make_id
     from sandbox.engines.docker.docker_engine import DockerEngine
-    from sandbox.engines.docker.docker_requests import DockerRequests
 
     engine = DockerEngine(
         instance=make_id("adopt"),
         channel_root=config.resolved_channel_dir(),
         runtime_image=config.sandbox.runtime_image,
-        requests=DockerRequests(config.sandbox.engine_url, "sandbox.engine_url of the configuration"),
+        requests=docker_requests(config),
     )
     try:
         return await engine.id()

@@ -64,11 +64,11 @@ async def uninstall(
 
 
 async def _uninstall(cli: Cli, config: Config, path: Path, *, keep_state: bool, yes: bool) -> None:
-    from sandbox.engines.docker.docker_requests import DockerRequests
+    from gateway.sandboxes.docker_access import docker_requests
 
     found, engine = Found(_instance(config)), None
     if config.sandbox.engine == "docker":
-        engine = DockerRequests(config.sandbox.engine_url, "sandbox.engine_url of the configuration")
+        engine = docker_requests(config)
     with contextlib.nullcontext() if engine is None else contextlib.closing(engine):
         if found.instance and engine is not None:
             await _look(engine, found)
@@ -150,6 +150,8 @@ def _look_at_state(config: Config, path: Path, found: Found, *, keep: bool) -> N
     for outside in (database, config.resolved_snapshots_dir(), config.resolved_channel_dir()):
         if outside is not None and outside.exists() and not outside.resolve().is_relative_to(state):
             found.kept.append(str(outside))
+    if config.snapshots.bucket is not None:
+        found.kept.append(f"snapshots in {config.snapshots.bucket}")
     found.kept.append(f"{path} and its policies")
 
 

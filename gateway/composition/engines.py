@@ -4,6 +4,7 @@ import contextlib
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import structlog
@@ -11,6 +12,7 @@ import structlog
 from gateway.composition.foundation import Foundation
 from gateway.errors import Misconfigured
 from gateway.sandboxes.channel_claim import channel_use, claim_channels
+from gateway.sandboxes.docker_access import docker_requests
 from gateway.serving.directory_locks import locked_for
 from gateway.storage.database import identity_of
 from gateway.storage.engine_store import ChannelStore
@@ -58,7 +60,7 @@ async def open_engine(stack: AsyncExitStack, base: Foundation, on_transition: On
 def _memory(base: Foundation, on_transition: OnTransition) -> OpenedEngine:
     config, settings = base.config, base.config.sandbox
     log.warning("sandbox.engine is memory: every command runs on this machine, unconfined, as the gateway's user")
-    root = config.path(config.state_dir) / "memory"
+    root = config.path(config.state_dir).resolve() / "memory"
     return OpenedEngine(MemoryEngine(root=root, lifetime_s=settings.lifetime_s, on_transition=on_transition))
 
 
@@ -104,10 +106,7 @@ def _kubernetes(base: Foundation, on_transition: OnTransition) -> OpenedEngine:
 
 async def _docker(stack: AsyncExitStack, base: Foundation, on_transition: OnTransition) -> OpenedEngine:
     config, settings = base.config, base.config.sandbox
-
-    def requests() -> DockerRequests:
-        return DockerRequests(settings.engine_url, "sandbox.engine_url of the configuration")
-
+    requests = partial(docker_requests, config)
     engine = DockerEngine(
         instance=base.instance,
         channel_root=config.resolved_channel_dir(),
@@ -125,7 +124,9 @@ async def _docker(stack: AsyncExitStack, base: Foundation, on_transition: OnTran
     watching = requests()
     stack.callback(watching.close)
     pool = engine.pool if settings.pool_limit else None
-    return OpenedEngine(engine, pool, pulls, EngineDisk(watching).free_bytes)
+    # The disk of another machine is not seen from here.
+    free_bytes = EngineDisk(watching).free_bytes if watching.relays is None else None
+    return OpenedEngine(engine, pool, pulls, free_bytes)
 
 
 async def _claim_channels(

@@ -1,5 +1,6 @@
 """Builds the doors by which connections leave sandboxes."""
 
+import secrets
 import ssl
 from functools import cache
 
@@ -14,6 +15,7 @@ from gateway.network.outgoing import Outgoing
 from gateway.network.thread_rules import ThreadRules
 from gateway.storage.approval_store import ApprovalStore
 from gateway.storage.connection_store import ConnectionStore
+from gateway.storage.database import agreed
 from gateway.storage.e2b_store import E2bStore
 from gateway.storage.quota_store import QuotaStore
 from gateway.telemetry import attributes as a
@@ -23,7 +25,8 @@ from gateway.tenancy.quotas import BYTES, Quotas
 async def make_doors(base: Foundation) -> Doors:
     """Return the doors; Misconfigured if a credential cannot be used."""
     config = base.config
-    directory = config.path(config.state_dir) / "network"
+    # Shared by the gateways of a database, which use the same sandboxes: what trusts one of them trusts all.
+    secret = bytes.fromhex(await agreed(base.database, "network_secret", offered=secrets.token_hex(32)))
 
     @cache  # on first use: most gateways open no connection, and reading the authorities takes a moment
     def trust() -> Trust:
@@ -34,7 +37,7 @@ async def make_doors(base: Foundation) -> Doors:
     openings: dict[str, Opening] = {}
     for name, tenant in config.tenants.items():
         settings = [_resolved(base, one) for one in tenant.credentials]
-        openings[name] = Opening(name, settings, directory, trust)
+        openings[name] = Opening(name, settings, secret, trust)
         if settings:
             try:
                 await openings[name].credentials.check()

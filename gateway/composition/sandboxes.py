@@ -12,13 +12,14 @@ import structlog
 
 from gateway.composition.engines import OpenedEngine, open_engine
 from gateway.composition.foundation import Foundation
+from gateway.composition.snapshot_place import open_place
 from gateway.errors import AirlockError
 from gateway.policy.document import QuotasSection
 from gateway.sandboxes.counted_creation import CountedCreation, QuotasOf
 from gateway.sandboxes.creation_in_threads import CreationInThreads
 from gateway.sandboxes.history import HistoryWriter
-from gateway.serving.directory_locks import locked_for
 from gateway.serving.health import Check
+from gateway.snapshots.places import Place
 from gateway.storage.database import identity_of
 from gateway.storage.quota_store import QuotaStore
 from gateway.storage.transition_store import TransitionStore
@@ -116,13 +117,17 @@ class PoolTarget:
 
 @dataclass(frozen=True)
 class Sandboxes:
-    """The engine, its id, and its sandboxes. The id is None while the engine does not answer."""
+    """The engine, its id, its sandboxes, and where their snapshots are.
+
+    The id is None while the engine does not answer.
+    """
 
     engine: Engine
     engine_id: str | None
     keeper: Keeper
     leases: Leases
     ping: Check
+    snapshots: Place
 
 
 async def open_sandboxes(stack: AsyncExitStack, base: Foundation) -> Sandboxes:
@@ -131,7 +136,7 @@ async def open_sandboxes(stack: AsyncExitStack, base: Foundation) -> Sandboxes:
     history = HistoryWriter(TransitionStore(base.database), base.config.tenants)
     opened = await open_engine(stack, base, history.report)
     engine = opened.engine
-    await _claim_snapshots(stack, base)
+    snapshots = await open_place(stack, base, await identity_of(base.database))
     creator, pool = _creation(opened, base)
     await stack.enter_async_context(history.writing(engine.id))
     keeps = settings.on_stop == "keep"
@@ -158,16 +163,7 @@ async def open_sandboxes(stack: AsyncExitStack, base: Foundation) -> Sandboxes:
     engine_id = None
     with contextlib.suppress(SandboxError):
         engine_id = await engine.id()
-    return Sandboxes(engine, engine_id, keeper, leases, engine.ping)
-
-
-async def _claim_snapshots(stack: AsyncExitStack, base: Foundation) -> None:
-    """Refuse a directory of another database, before anything in it counts as an orphan."""
-    snapshots = base.config.resolved_snapshots_dir()
-    try:
-        stack.enter_context(locked_for(snapshots, base.instance, await identity_of(base.database)))
-    except OSError as error:
-        log.warning("no snapshot can be taken", directory=str(snapshots), error=str(error))
+    return Sandboxes(engine, engine_id, keeper, leases, engine.ping, snapshots)
 
 
 async def _watch_disks(stack: AsyncExitStack, base: Foundation, opened: OpenedEngine) -> None:

@@ -155,9 +155,8 @@ def start_work(stack: AsyncExitStack, base: Foundation, sandboxes: Sandboxes, le
     tool_calls.server_tools = servers
     stack.push_async_callback(servers.close)
     waiting = WaitingRuns(unhosted, asked, base.tenants, takes_over=True)
-    directory = base.config.resolved_snapshots_dir() / base.instance
     stores = SnapshotStore(base.database), RestoreStore(base.database), base.store, ThreadStore(base.database)
-    snapshots = Snapshots(directory, sandboxes.engine, engines, *stores)
+    snapshots = Snapshots(sandboxes.snapshots, sandboxes.engine, engines, *stores)
     runs = Runs(
         RunParts(
             base.store,

@@ -6,7 +6,7 @@ from typing import Any, Literal, Self
 from urllib.parse import quote, urlsplit
 
 import yaml
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import Field, IPvAnyAddress, ValidationError, field_validator, model_validator
 
 from gateway.config.agent_settings import AgentSettings
 from gateway.config.http_settings import HttpSettings
@@ -23,6 +23,7 @@ from gateway.config.operation_settings import (
     TelemetrySettings,
 )
 from gateway.config.section import Name, Section, problems
+from gateway.config.snapshot_settings import SnapshotSettings
 from gateway.errors import Misconfigured
 from gateway.policy.fields import ImageGlob
 from gateway.policy.yaml_lines import YamlProblem, written_twice
@@ -80,7 +81,20 @@ class SandboxSettings(Section):
         default=KubernetesSettings(), description="the cluster of `engine: kubernetes` (docs/kubernetes.md)"
     )
     engine_url: str | None = Field(
-        default=None, description="Docker engine; unset means DOCKER_HOST or the default socket"
+        default=None,
+        description="Docker engine; unset means DOCKER_HOST or the default socket. tcp:// and ssh:// can be another "
+        "machine (docs/deployment.md)",
+    )
+    channel_host: str | None = Field(
+        default=None,
+        min_length=1,
+        description="the address at which this gateway reaches the sandboxes of an engine on another machine; unset: "
+        "the host in engine_url, or none if that is this machine",
+    )
+    channel_listen: IPvAnyAddress | None = Field(
+        default=None,
+        description="the address of the engine's host on which the ports of its sandboxes are published; unset: "
+        "channel_host, which must then be an IP address",
     )
     images: tuple[ImageGlob, ...] | None = Field(
         default=None,
@@ -98,7 +112,8 @@ class SandboxSettings(Section):
     pull_timeout_s: float = Field(default=600.0, gt=0, le=86_400, description="how long a pull may take")
     runtime_image: str = Field(default="airlock-runtime", description="the daemon's bundle, of the gateway's version")
     channel_dir: Path | None = Field(
-        default=None, description="directory of sandbox sockets; unset: AIRLOCK_CHANNEL_DIR or state_dir/channels"
+        default=None,
+        description="directory of sandbox sockets and locks; unset: AIRLOCK_CHANNEL_DIR or state_dir/channels",
     )
     idle_timeout_s: float = Field(
         default=600.0, gt=0, le=604_800, allow_inf_nan=False, description="a sandbox unused for this long is stopped"
@@ -173,6 +188,9 @@ class Config(Section):
         default=None,
         description="snapshot files, shared by all gateways of a database; unset means state_dir/snapshots",
     )
+    snapshots: SnapshotSettings = Field(
+        default=SnapshotSettings(), examples=["`snapshots: {bucket: s3://acme/airlock, region: eu-central-1}`"]
+    )
     database_url: str | None = Field(default=None, description="unset means SQLite in state_dir")
     database_password_file: Path | None = Field(
         default=None, description="file with PostgreSQL's password, which `database_url` then leaves out"
@@ -215,6 +233,12 @@ class Config(Section):
         return self
 
     @model_validator(mode="after")
+    def _has_one_place_for_snapshots(self) -> Self:
+        if self.snapshots.bucket is not None and self.snapshots_dir is not None:
+            raise ValueError("snapshots_dir and snapshots.bucket: remove one; snapshots are in one place")
+        return self
+
+    @model_validator(mode="after")
     def _credentials_name_tenants(self) -> Self:
         issued = [name for issuer in self.identity.jwt for name in (issuer.tenants or {}).values()]
         for name in [*issued, *(certificate.tenant for certificate in self.identity.certificates)]:
@@ -238,7 +262,7 @@ class Config(Section):
         if not isinstance(document, dict):
             raise Misconfigured(f"{path}: must be a mapping; create one with `airlock init DIR`")
         try:
-            return cls.model_validate({**document, "directory": path.resolve().parent})
+            return cls.model_validate({**document, "directory": path.absolute().parent})
         except ValidationError as error:
             raise Misconfigured(f"{path}: {problems(error, cls)}") from error
 
@@ -247,12 +271,16 @@ class Config(Section):
         return self.model_copy(update={"http": self.http.model_copy(update={"listen": listen})}) if listen else self
 
     def path(self, relative: Path) -> Path:
-        return (self.directory / relative).resolve()
+        """Return an absolute path whose links are followed at each use.
+
+        A mounted ConfigMap or Secret is a link to its current version, and the versions before it are removed.
+        """
+        return Path(os.path.normpath(self.directory / relative))
 
     def resolved_database_url(self) -> str:
         """Return the SQLAlchemy URL; Misconfigured if the password file cannot be read."""
         if self.database_url is None:
-            return f"sqlite:///{self.path(self.state_dir)}/airlock.db"
+            return f"sqlite:///{self.path(self.state_dir).resolve()}/airlock.db"
         if self.database_password_file is None:
             return self.database_url
         return _with_password(self.database_url, self.path(self.database_password_file))
@@ -260,10 +288,10 @@ class Config(Section):
     def resolved_channel_dir(self) -> Path:
         """Return the directory of sandbox sockets; the engine must find it at the same path."""
         named = self.sandbox.channel_dir or os.environ.get("AIRLOCK_CHANNEL_DIR")
-        return self.path(Path(named) if named else self.state_dir / "channels")
+        return self.path(Path(named) if named else self.state_dir / "channels").resolve()
 
     def resolved_snapshots_dir(self) -> Path:
-        return self.path(self.snapshots_dir or self.state_dir / "snapshots")
+        return self.path(self.snapshots_dir or self.state_dir / "snapshots").resolve()
 
     def model_of(self, tenant: str) -> ModelSettings:
         """Return the complete model settings of a tenant; Misconfigured for another endpoint without a key."""

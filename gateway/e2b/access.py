@@ -9,8 +9,7 @@ import base64
 import hashlib
 import hmac
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from starlette.requests import Request
 
@@ -23,9 +22,6 @@ from gateway.serving.in_process import InProcessServices, Origin
 from gateway.storage.e2b_store import E2bSandbox, E2bStore
 from gateway.tenancy.tenants import Tenant
 
-# How long a sandbox is not looked up again: another process may have ended it.
-_CACHE_S = 0.5
-_CACHE_LIMIT = 10_000
 # What any use of sandboxes needs: their end, which comes in time as on request, deletes a thread. The calls that are
 # made need their own scopes too.
 _SCOPES = ("tool", "run")
@@ -33,10 +29,11 @@ _SCOPES = ("tool", "run")
 
 @dataclass(frozen=True)
 class KeyHolder:
-    """The caller of the REST face, and a client that makes calls for it."""
+    """The caller of the REST face, and a client that makes calls for it. `shown` is how the audit names the caller."""
 
     tenant: Tenant
     key_id: str
+    shown: str
     client: InProcessClient
 
 
@@ -47,8 +44,6 @@ class Access:
     store: E2bStore
     authenticate: Authentication
     services: InProcessServices
-    clock: Callable[[], float] = time.monotonic
-    _cache: dict[str, tuple[float, E2bSandbox]] = field(default_factory=dict)
 
     async def key_holder(self, request: Request) -> KeyHolder:
         """Return the caller of the REST face. Raises Unauthenticated, PermissionDenied."""
@@ -67,7 +62,8 @@ class Access:
             raise Unauthenticated(
                 "X-API-Key: an Airlock API key is expected; a token cannot hold a sandbox's own token"
             )
-        return KeyHolder(tenant, who.caller.key_id, InProcessClient(self.services.channel(origin), key))
+        client = InProcessClient(self.services.channel(origin), key)
+        return KeyHolder(tenant, who.caller.key_id, who.caller.shown, client)
 
     async def token_holder(self, request: Request, sandbox: E2bSandbox) -> tuple[Tenant, InProcessClient]:
         """Return the tenant of the caller of envd's face, and a client for it. Raises Unauthenticated."""
@@ -96,24 +92,14 @@ class Access:
                 return await self._vouched(request, sandbox, key_id)
         raise self._denied(request, "signature: it is not valid for this path of this sandbox")
 
-    async def sandbox(self, sandbox_id: str, *, fresh: bool = False) -> E2bSandbox:
+    async def sandbox(self, sandbox_id: str) -> E2bSandbox:
         """Return a sandbox that is neither ended nor about to be. Raises Gone."""
-        until_s, found = self._cache.get(sandbox_id, (0.0, None))
-        if found is None or fresh or until_s < self.clock():
-            self._cache.pop(sandbox_id, None)
-            found = await self.store.get(sandbox_id) if 0 < len(sandbox_id) <= 64 else None
-            if found is None:
-                raise Gone.of(sandbox_id)
-            if len(self._cache) >= _CACHE_LIMIT:
-                self._cache.clear()
-            self._cache[sandbox_id] = (self.clock() + _CACHE_S, found)
+        found = await self.store.get(sandbox_id) if 0 < len(sandbox_id) <= 64 else None
+        if found is None:
+            raise Gone.of(sandbox_id)
         if found.ends_us is not None and found.ends_us <= self.store.clock():
             raise Gone.of(sandbox_id, "its time is over")
         return found
-
-    def forget(self, sandbox_id: str) -> None:
-        """Look a sandbox up anew: it was changed."""
-        self._cache.pop(sandbox_id, None)
 
     def _denied(self, request: Request, why: str) -> Unauthenticated:
         """Return an error, after its record among the denied calls."""

@@ -4,7 +4,7 @@ import asyncio
 import base64
 import binascii
 import functools
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -12,9 +12,9 @@ from connectrpc.code import Code
 from connectrpc.errors import ConnectError
 from connectrpc.request import RequestContext
 
-from gateway.e2b.errors import connect_code, said
+from gateway.e2b.errors import connect_code, known, said
 from gateway.e2b.open_streams import OpenStreams
-from gateway.errors import AirlockError, PermissionDenied, Unauthenticated
+from gateway.errors import AirlockError, Cancelled, PermissionDenied, Unauthenticated
 from gateway.http.calls import InProcessClient
 from gateway.storage.e2b_store import E2bSandbox
 
@@ -28,11 +28,12 @@ Context = RequestContext[Any, Any]
 
 @dataclass(frozen=True, eq=False)
 class EnvdCall:
-    """One call. `over` is set when its stream is to end: the client has left, or the sandbox has ended."""
+    """One call. `gone` is set when its client has left; `over` when its stream is to end, also with its sandbox."""
 
     sandbox: E2bSandbox
     client: InProcessClient
     streams: OpenStreams
+    gone: asyncio.Event
     over: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
@@ -43,6 +44,19 @@ class EnvdCall:
     def env(self) -> Mapping[str, str]:
         found: Mapping[str, str] = self.sandbox.options.get("env", {})
         return found
+
+    async def while_there(self, work: Coroutine[Any, Any, _A]) -> _A:
+        """Return the result of some work, which is cancelled when the client leaves; raises Cancelled then."""
+        working, left = asyncio.create_task(work), asyncio.create_task(self.gone.wait())
+        try:
+            await asyncio.wait((working, left), return_when=asyncio.FIRST_COMPLETED)
+            if working.done():
+                return working.result()
+            raise Cancelled("the client closed the connection")
+        finally:
+            left.cancel()
+            working.cancel()
+            await asyncio.gather(left, working, return_exceptions=True)
 
 
 def check_user(name: str | None) -> None:
@@ -78,17 +92,19 @@ def keepalive_of(context: Context) -> float:
 
 
 def unary(
-    method: Callable[[EnvdCall, _Q, Context], Awaitable[_A]], call: EnvdCall
+    method: Callable[[EnvdCall, _Q, Context], Coroutine[Any, Any, _A]], call: EnvdCall
 ) -> Callable[[_Q, Context], Awaitable[_A]]:
-    """Return a method for one call, with its errors as errors of Connect."""
+    """Return a method for one call, with its errors as errors of Connect; it ends when its client leaves."""
 
     @functools.wraps(method)
     async def rpc(request: _Q, context: Context) -> _A:
         try:
             check_authorization(context.request_headers.get("authorization"))
-            return await method(call, request, context)
-        except AirlockError as error:
-            raise of_connect(error) from error
+            return await call.while_there(method(call, request, context))
+        except ConnectError:
+            raise
+        except Exception as error:
+            raise of_connect(known(error)) from error
 
     return rpc
 
@@ -107,8 +123,10 @@ def streaming(
             with call.streams.opened(call.sandbox.id, call.over):
                 async for answer in method(call, request, context):
                     yield answer
-        except AirlockError as error:
-            raise of_connect(error) from error
+        except ConnectError:
+            raise
+        except Exception as error:
+            raise of_connect(known(error)) from error
 
     return rpc
 

@@ -5,7 +5,8 @@ A request has the sandbox's access token; a file's may have a URL that was signe
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Mapping
+import re
+from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
 from typing import Any
 
@@ -25,13 +26,14 @@ from gateway.e2b import code_interpreter, file_transfer, views
 from gateway.e2b.access import Access
 from gateway.e2b.envd import filesystem_pb2, process_pb2
 from gateway.e2b.envd_call import EnvdCall, streaming, unary
-from gateway.e2b.envd_face import CODE_PORT, ENVD_PORT, Receive, ToSandbox
-from gateway.e2b.errors import Gone, NoCounterpart, http_status, refused, said
+from gateway.e2b.envd_face import CODE_PORT, ENVD_PORT, Receive, Scope, Send, ToSandbox
+from gateway.e2b.errors import Gone, NoCounterpart, http_status, known, refused, said
 from gateway.e2b.filesystem_rpc import FilesystemRpc
 from gateway.e2b.lifecycle import Lifecycle
 from gateway.e2b.process_rpc import ProcessRpc
 from gateway.e2b.watching import WatchRpc
-from gateway.errors import AirlockError, Overloaded
+from gateway.errors import Overloaded
+from gateway.http.app import App
 from gateway.http.calls import BODY_TIMEOUT_S
 from gateway.serving.limits import Tally
 from gateway.storage.e2b_store import PAUSED, E2bSandbox
@@ -41,6 +43,7 @@ MESSAGE_LIMIT_BYTES = 4 * 1024 * 1024
 _INPUT_TIMEOUT_S = 300.0
 # A message that arrives slowly is in memory meanwhile.
 _ARRIVING_OF_A_TENANT = 64
+_GRPC = re.compile(r"application/grpc(\+|$)")
 _STREAM_INPUT = "/process.Process/StreamInput"
 
 
@@ -82,7 +85,7 @@ class EnvdCalls:
             **_endpoints(filesystem_pb2.DESCRIPTOR.services_by_name["Filesystem"], _Filesystem()),
         }
         self._codecs = [_CheckedCodec(codec) for codec in google_protobuf_codecs()]
-        self._plain: Mapping[tuple[str, str], Callable[..., Awaitable[Response]]] = {
+        self._plain: Mapping[tuple[str, str], Callable[..., Coroutine[Any, Any, Response]]] = {
             ("GET", "/files"): file_transfer.download,
             ("POST", "/files"): file_transfer.upload,
             ("GET", "/envs"): _envs,
@@ -91,18 +94,17 @@ class EnvdCalls:
 
     async def serve(self, asked: ToSandbox) -> None:
         """Answer a request."""
-        scope, receive, send = asked.request.scope, asked.request.receive, asked.send
         try:
-            response = await self._answered(asked)
-        except AirlockError as error:
+            answer = await self._answer(asked)
+        except Exception as error:
+            refusal = known(error)
             # The code interpreter's own server answers with the text alone.
             plain = asked.port == CODE_PORT
-            response = PlainTextResponse(said(error), http_status(error)) if plain else refused(error)
-        if response is not None:
-            await response(scope, receive, send)
+            answer = PlainTextResponse(said(refusal), http_status(refusal)) if plain else refused(refusal)
+        await answer(asked.request.scope, asked.request.receive, asked.send)
 
-    async def _answered(self, asked: ToSandbox) -> Response | None:
-        """Return the response; None if it was sent."""
+    async def _answer(self, asked: ToSandbox) -> App:
+        """Return what answers a request."""
         request = asked.request
         if asked.port not in (ENVD_PORT, CODE_PORT):
             raise NoCounterpart(
@@ -111,18 +113,18 @@ class EnvdCalls:
             )
         sandbox = await self._access.sandbox(asked.sandbox_id)
         if asked.port == CODE_PORT:
-            return await code_interpreter.answered(await self._call(asked, sandbox), request, asked.path)
+            call = await self._call(asked, sandbox)
+            return await call.while_there(code_interpreter.answered(call, request, asked.path))
         if asked.path == "/health" and request.method == "GET":
             self._refuse_paused(sandbox)
             return Response(status_code=204)
         call = await self._call(asked, sandbox)
         if asked.path in self._endpoints:
-            await self._serve_rpc(asked, call)
-            return None
+            return self._rpc(asked, call)
         plain = self._plain.get((request.method, asked.path))
         if plain is None:
             raise NoCounterpart(f"{request.method} {asked.path[:128]}: this part of envd has no counterpart in Airlock")
-        return await plain(call, request)
+        return await call.while_there(plain(call, request))
 
     async def _call(self, asked: ToSandbox, sandbox: E2bSandbox) -> EnvdCall:
         request = asked.request
@@ -138,15 +140,19 @@ class EnvdCalls:
                 self._refuse_paused(sandbox)
             timeout_us = int(sandbox.options.get("timeout_s", 0)) * 1_000_000
             await self._lifecycle.resume(client, sandbox, self._access.store.clock() + timeout_us)
-        return EnvdCall(sandbox, client, self._lifecycle.streams)
+        return EnvdCall(sandbox, client, self._lifecycle.streams, request.state.gone)
 
     @staticmethod
     def _refuse_paused(sandbox: E2bSandbox) -> None:
         if sandbox.state == PAUSED:
             raise Gone.of(sandbox.id, "it is paused; connect to it to resume it")
 
-    async def _serve_rpc(self, asked: ToSandbox, call: EnvdCall) -> None:
-        scope = {**asked.request.scope, "path": asked.path, "root_path": ""}
+    def _rpc(self, asked: ToSandbox, call: EnvdCall) -> App:
+        if _GRPC.match(asked.request.headers.get("content-type", "")):
+            raise NoCounterpart("Content-Type: envd is served by the Connect protocol here, not by gRPC")
+        tenant = call.sandbox.tenant
+        if self._arriving[tenant] >= _ARRIVING_OF_A_TENANT:
+            raise Overloaded("too many requests of this tenant are still arriving: try again", 1.0)
         pause_s = _INPUT_TIMEOUT_S if asked.path == _STREAM_INPUT else BODY_TIMEOUT_S
         # One for each request: nothing else passes what a method needs to know of its caller.
         app = _RpcApp(
@@ -155,13 +161,15 @@ class EnvdCalls:
             read_max_bytes=MESSAGE_LIMIT_BYTES,
             codecs=self._codecs,
         )
-        tenant = call.sandbox.tenant
-        if self._arriving[tenant] >= _ARRIVING_OF_A_TENANT:
-            raise Overloaded("too many requests of this tenant are still arriving: try again", 1.0)
-        with contextlib.ExitStack() as arriving:
-            self._arriving.add(tenant)
-            arriving.callback(self._arriving.add, tenant, -1)
-            await app(scope, _watched(asked.request.receive, call, pause_s, arriving.close), asked.send)
+
+        async def served(scope: Scope, receive: Receive, send: Send) -> None:
+            with contextlib.ExitStack() as arriving:
+                self._arriving.add(tenant)
+                arriving.callback(self._arriving.add, tenant, -1)
+                at = {**scope, "path": asked.path, "root_path": ""}
+                await app(at, _watched(receive, call, pause_s, arriving.close), send)
+
+        return served
 
     async def _metrics(self, call: EnvdCall, _request: object) -> Response:
         now_us = self._access.store.clock()

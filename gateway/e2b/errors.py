@@ -3,12 +3,14 @@
 from collections.abc import Mapping
 from typing import Self
 
+import structlog
 from starlette.responses import JSONResponse
 
 from gateway.errors import (
     AirlockError,
     ApprovalPending,
     Cancelled,
+    Internal,
     IsADirectory,
     NoSpace,
     NotADirectory,
@@ -19,6 +21,7 @@ from gateway.errors import (
 )
 from gateway.http.problems import status_of
 
+log = structlog.get_logger(__name__)
 # By class, where E2B answers otherwise than google.rpc.Code suggests. 503 means that nothing was changed: try again.
 _STATUS: Mapping[type[AirlockError], int] = {
     ApprovalPending: 403,
@@ -48,6 +51,14 @@ class Gone(Unavailable):
 
 class NoCounterpart(AirlockError, code="UNIMPLEMENTED"):
     """The request asks for something that E2B has and Airlock has not."""
+
+
+def known(error: Exception) -> AirlockError:
+    """Return an error that a caller may see; a fault of the gateway is logged."""
+    if isinstance(error, AirlockError):
+        return error
+    log.error("fault", exc_info=error)
+    return Internal("internal error in the gateway; its log has the details")
 
 
 def http_status(error: AirlockError) -> int:

@@ -106,15 +106,14 @@ class Lifecycle:
         if paused:
             await self.resume(who.client, sandbox, ends_us)
         else:
-            await self.store.set_end(sandbox_id, ends_us, later_only=True)
-        await self.store.hold(sandbox_id, who.key_id)
+            await self.store.set_end(sandbox, ends_us, who.shown, later_only=True)
+        await self.store.hold(sandbox, who.key_id, who.shown)
         return await self.owned(who, sandbox_id), paused
 
     async def resume(self, client: InProcessClient, sandbox: E2bSandbox, ends_us: int) -> None:
         """Start a paused sandbox."""
         await client.create_sandbox(sandbox.thread)
         await self.store.run(sandbox.id, ends_us)
-        self.access.forget(sandbox.id)
 
     async def owned(self, who: KeyHolder, sandbox_id: str) -> E2bSandbox:
         """Return a sandbox of the caller's tenant; NotFound also for another tenant's."""
@@ -131,9 +130,8 @@ class Lifecycle:
 
     async def set_timeout(self, who: KeyHolder, sandbox_id: str, timeout_s: int) -> None:
         sandbox = await self.owned(who, sandbox_id)
-        if not await self.store.set_end(sandbox.id, self.store.clock() + timeout_s * 1_000_000):
+        if not await self.store.set_end(sandbox, self.store.clock() + timeout_s * 1_000_000, who.shown):
             raise Conflict(f"sandbox {sandbox_id!r} is paused: connect to it to resume it")
-        self.access.forget(sandbox_id)
 
     async def kill(self, who: KeyHolder, sandbox_id: str) -> None:
         """Delete a sandbox with everything in it, as the caller."""
@@ -142,7 +140,7 @@ class Lifecycle:
 
     async def _kill(self, sandbox: E2bSandbox, delete: Callable[[], Awaitable[object]]) -> None:
         await self.store.end(sandbox.id, self.store.clock() + _AGAIN_US)
-        self._end_streams(sandbox.id)
+        self.streams.end(sandbox.id)
         with contextlib.suppress(NotFound):  # deleted meanwhile
             await _when_free(delete)
 
@@ -154,15 +152,11 @@ class Lifecycle:
         await self._pause(sandbox, lambda: who.client.stop_sandbox(sandbox.thread))
 
     async def _pause(self, sandbox: E2bSandbox, stop: Callable[[], Awaitable[object]]) -> None:
-        self._end_streams(sandbox.id)
+        self.streams.end(sandbox.id)
         with contextlib.suppress(NotFound):  # idle for long, and so removed; its files are there
             await _when_free(stop)
         await self.store.pause(sandbox.id)
-        self._end_streams(sandbox.id)
-
-    def _end_streams(self, sandbox_id: str) -> None:
-        self.access.forget(sandbox_id)
-        self.streams.end(sandbox_id)
+        self.streams.end(sandbox.id)
 
     async def follow(self) -> None:
         """End sandboxes whose time is over, and the streams of those that another process has ended; never returns."""

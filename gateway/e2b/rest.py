@@ -11,7 +11,7 @@ from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import BaseRoute, Route
+from starlette.routing import BaseRoute, Mount, Route, request_response
 
 from gateway.client import Snapshot
 from gateway.e2b import requests as asked
@@ -19,7 +19,7 @@ from gateway.e2b import views
 from gateway.e2b.access import Access, KeyHolder
 from gateway.e2b.egress import egress_of
 from gateway.e2b.egress_rules import OPTION, THREAD_PREFIX
-from gateway.e2b.errors import NoCounterpart, http_status, refused, said
+from gateway.e2b.errors import NoCounterpart, http_status, known, refused, said
 from gateway.e2b.lifecycle import Lifecycle
 from gateway.errors import AirlockError, InvalidArgument, NotFound
 from gateway.storage.e2b_store import PAUSED, RUNNING, E2bSandbox
@@ -69,15 +69,14 @@ class RestFace:
             ("DELETE", "/templates/{template_id}", self.delete_snapshot),
         )
         routes = [Route(prefix + path, self._answering(handle), methods=[method]) for method, path, handle in served]
-        everything = ["GET", "POST", "PUT", "PATCH", "DELETE"]
-        return [*routes, Route(f"{prefix}/{{rest:path}}", self._answering(_not_served), methods=everything)]
+        return [*routes, Mount(prefix, request_response(self._answering(_not_served)))]  # any other path, by any method
 
     def _answering(self, handle: Handler) -> Callable[[Request], Awaitable[Response]]:
         async def answer(request: Request) -> Response:
             try:
                 return await handle(request, await self.access.key_holder(request))
-            except AirlockError as error:
-                return refused(error)
+            except Exception as error:
+                return refused(known(error))
 
         return answer
 
@@ -163,18 +162,15 @@ class RestFace:
     async def refresh(self, request: Request, who: KeyHolder) -> Response:
         body = await asked.read_body(asked.Refresh, request)
         sandbox = await self._owned(request, who)
-        await self.access.store.set_end(
-            sandbox.id, self.access.store.clock() + body.duration * 1_000_000, later_only=True
-        )
-        self.access.forget(sandbox.id)
+        ends_us = self.access.store.clock() + body.duration * 1_000_000
+        await self.access.store.set_end(sandbox, ends_us, who.shown, later_only=True)
         return Response(status_code=204)
 
     async def set_network(self, request: Request, who: KeyHolder) -> Response:
         body = await asked.read_body(asked.NetworkBody, request)
         sandbox = await self._owned(request, who)
         egress = egress_of(who.tenant, None, body)
-        await self.access.store.set_option(sandbox.id, OPTION, egress)
-        self.access.forget(sandbox.id)
+        await self.access.store.set_option(sandbox, OPTION, egress, who.shown)
         return Response(status_code=204)
 
     async def metrics(self, request: Request, who: KeyHolder) -> Response:

@@ -1,14 +1,15 @@
 """Calls of the services with the credential of an HTTP request, its address and its certificate."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import unquote
 
 from starlette.requests import ClientDisconnect, Request
 
 from gateway.client import Client
-from gateway.errors import Cancelled, DeadlineExceeded, TooLarge
+from gateway.errors import Cancelled, DeadlineExceeded, InvalidArgument, TooLarge
 from gateway.serving.in_process import Channel, InProcessServices, Metadata, Origin
 from gateway.serving.limits import peer_at
 from gateway.support.heavy_work import HeavyWork
@@ -58,6 +59,14 @@ def metadata_of(request: Request) -> Metadata:
     return (*credential, *((name, headers[name]) for name in _TRACE if name in headers))
 
 
+def unquoted(part: str) -> str:
+    """Return a part of a path, decoded; raises InvalidArgument."""
+    try:
+        return unquote(part, errors="strict")
+    except UnicodeDecodeError:
+        raise InvalidArgument(f"the path has {part[:128]!r}, which is not UTF-8 once it is decoded") from None
+
+
 def bearer_of(request: Request) -> str:
     """Return the bearer secret of a request, "" if it has none or another scheme."""
     scheme, _, secret = request.headers.get("authorization", "").partition(" ")
@@ -76,12 +85,15 @@ async def body_of(request: Request, limit_bytes: int = BODY_LIMIT_BYTES) -> byte
     return b"".join(parts)
 
 
-async def pieces_of(request: Request) -> AsyncIterator[bytes]:
-    """Yield the body of a request as it arrives; raises DeadlineExceeded if it stalls, Cancelled if the peer leaves."""
+async def pieces_of(request: Request, may_pause: Callable[[], bool] = lambda: False) -> AsyncIterator[bytes]:
+    """Yield the body of a request as it arrives; raises DeadlineExceeded if it stalls, Cancelled if the peer leaves.
+
+    While it `may_pause`, the next piece may take any time.
+    """
     stream = aiter(request.stream())
     while True:
         try:
-            async with asyncio.timeout(BODY_TIMEOUT_S):
+            async with asyncio.timeout(None if may_pause() else BODY_TIMEOUT_S):
                 part = await anext(stream, None)
         except TimeoutError:
             raise DeadlineExceeded("the body of the request did not arrive in time") from None

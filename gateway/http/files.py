@@ -8,14 +8,13 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import unquote
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 
 from gateway.errors import InvalidArgument
-from gateway.http.calls import Calls, pieces_of
+from gateway.http.calls import Calls, pieces_of, unquoted
 
 _PATH = re.compile(r"/v1/threads/([^/]+)/content")
 # What tool code wrote is never shown as a page of the gateway.
@@ -55,7 +54,7 @@ def _named(request: Request) -> tuple[str, str]:
         raise InvalidArgument("thread: a slash in its name is written as %2F")
     if not path:
         raise InvalidArgument("path: name the file in the query string")
-    return unquote(found[1]), path
+    return unquoted(found[1]), path
 
 
 def _number(request: Request, name: str, default: int | None) -> int | None:

@@ -1,4 +1,7 @@
-"""GET /healthz: 200 while the gateway serves, 503 while it does not."""
+"""GET /healthz: 200 while the gateway serves, 503 while it does not. GET /livez: 200 while this process answers at all.
+
+The second is for what restarts a process that hangs. A restart does not help while the database is down.
+"""
 
 from collections.abc import Sequence
 
@@ -19,4 +22,7 @@ def health_routes(healthy: BoundedHealth) -> Sequence[Route]:
         answer = {"status": health_pb2.HealthCheckResponse.ServingStatus.Name(status), "version": airlock_version()}
         return JSONResponse(answer, 200 if status == SERVING else 503, {"cache-control": "no-store"})
 
-    return [Route("/healthz", healthz)]
+    async def livez(_request: Request) -> Response:
+        return JSONResponse({"version": airlock_version()}, headers={"cache-control": "no-store"})
+
+    return [Route("/healthz", healthz), Route("/livez", livez)]

@@ -7,11 +7,12 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import unquote
 
 from google.api import annotations_pb2  # type: ignore[import-untyped]
 from google.protobuf import message_factory
 from google.protobuf.descriptor import FileDescriptor, MethodDescriptor
+
+from gateway.http.calls import unquoted
 
 _VARIABLE = re.compile(r"\{([a-z0-9_.]+)\}")
 
@@ -68,10 +69,10 @@ class Router:
         self._rules = sorted(rules, key=lambda rule: (len(rule.variables), -len(rule.template)))
 
     def find(self, method: str, raw_path: str) -> tuple[HttpRule, dict[str, str]] | None:
-        """Return the rule for a method and an undecoded path, and the values of its variables."""
+        """Return the rule for a method and an undecoded path, and its variables' values; raises InvalidArgument."""
         for rule in self._rules:
             if rule.method == method and (found := rule.pattern.fullmatch(raw_path)) is not None:
-                return rule, dict(zip(rule.variables, map(unquote, found.groups()), strict=True))
+                return rule, dict(zip(rule.variables, map(unquoted, found.groups()), strict=True))
         return None
 
     def methods(self, raw_path: str) -> list[str]:

@@ -9,6 +9,8 @@ import contextlib
 import json
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from operator import not_
 from typing import Any, TypeVar
 
 import grpc.aio
@@ -178,7 +180,7 @@ class _Asked:
     async def lines(self) -> AsyncIterator[bytes]:
         """Yield the requests of a stream, one for each line; the fields in the path are those of the first."""
         variables = self.variables
-        async for line in _lines(pieces_of(self.request)):
+        async for line in lines_of(self.request):
             if line.strip():
                 yield await self._coded(CURRENT_TENANT.get(), len(line), self._of_line, line, variables)
                 variables = {}
@@ -212,10 +214,14 @@ class _Asked:
         return encoded(message), _id_of(self.rule, message)
 
 
-async def _lines(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """Yield the lines of a body; raises TooLarge."""
+async def lines_of(request: Request) -> AsyncIterator[bytes]:
+    """Yield the lines of a body; raises TooLarge, and as pieces_of.
+
+    A client may be silent between two lines, as between two messages of gRPC: how long is up to the service, and the
+    stream counts in admission. A line that has begun must arrive, since it is in memory.
+    """
     line = bytearray()
-    async for piece in pieces:
+    async for piece in pieces_of(request, partial(not_, line)):
         *ends, rest = piece.split(b"\n")
         for end in ends:
             yield bytes(line + end)

@@ -8,7 +8,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -102,7 +102,8 @@ class Authentication:
         secret = _secret_in(context)
         if secret is None and self.vouched is not None:
             for key_id in context.auth_context().get(VOUCHED_KEY) or ():
-                return await self.vouched(key_id.decode())
+                # It is let into a thread: one that was deleted meanwhile must not be made again.
+                return replace(await self.vouched(key_id.decode()), makes_threads=False)
         if secret is None:
             caller = await self.certificates(context) if self.certificates is not None else None
             if caller is None:

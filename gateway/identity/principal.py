@@ -14,11 +14,15 @@ from gateway.tenancy.tenants import Tenant
 
 @dataclass(frozen=True)
 class Principal:
-    """The caller. `tenant` is None for an operator, whose credential belongs to no tenant."""
+    """The caller. `tenant` is None for an operator, whose credential belongs to no tenant.
+
+    One that `makes_threads` may use a thread that is not there, which makes it.
+    """
 
     tenant: Tenant | None
     caller: Caller = field(default_factory=Caller)
     scopes: tuple[str, ...] = TENANT_SCOPES
+    makes_threads: bool = True
 
 
 PRINCIPAL: ContextVar[Principal] = ContextVar("principal")

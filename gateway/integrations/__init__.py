@@ -11,7 +11,6 @@
     strands.py                 a sandbox of strands-agents
     smolagents.py              a Python executor of smolagents
     adapter.py                 what adapters share, and:
-    any_loop.py                calls from any thread and event loop
     programs.py                programs with an exit code in any case
     os_errors.py               errors as open() raises them
 

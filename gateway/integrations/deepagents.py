@@ -6,13 +6,8 @@ AIRLOCK_ADDRESS (default 127.0.0.1:7443) and AIRLOCK_API_KEY name the gateway an
 and `files`. See docs/integrations.md.
 """
 
-import asyncio
-import threading
 import uuid
-from collections.abc import Coroutine
-from concurrent.futures import Future
-from contextlib import suppress
-from typing import Any, Self, TypeVar
+from typing import Self
 
 from deepagents.backends.protocol import (
     DeleteResult,
@@ -29,66 +24,11 @@ from deepagents.backends.protocol import (
 )
 from typing_extensions import override
 
-from airlock import errors
-from gateway.integrations.adapter import (
-    connect,
-)
+from airlock.background_loop import BackgroundLoop
+from gateway.integrations.adapter import connect
 from gateway.integrations.deepagents_operations import Operations
 
-T = TypeVar("T")
-
 _WORKSPACE = "/workspace"
-
-
-class _LoopThread:
-    """An event loop in a thread of its own, so that one client serves threads and event loops alike."""
-
-    def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._is_closed = False
-        self._closing = threading.Lock()
-        threading.Thread(target=self._serve, name="airlock", daemon=True).start()
-
-    def _serve(self) -> None:
-        self._loop.run_forever()
-        self._loop.run_until_complete(_end_others())
-        self._loop.close()
-
-    def submit(self, work: Coroutine[Any, Any, T], *, last: bool = False) -> Future[T]:
-        """Start it in the loop; cancelling the future cancels it. Raises ClientClosed after the `last` one."""
-        with self._closing:
-            if self._is_closed:
-                work.close()
-                raise errors.ClientClosed("this backend is closed: create another one")
-            self._is_closed = last
-            return asyncio.run_coroutine_threadsafe(work, self._loop)
-
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run it to its end; Ctrl-C cancels it."""
-        future = self.submit(work)
-        try:
-            return future.result()
-        except BaseException:
-            future.cancel()
-            raise
-
-    async def arun(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run it to its end; cancelling the await cancels it."""
-        return await asyncio.wrap_future(self.submit(work))
-
-    def close(self, last: Coroutine[Any, Any, None]) -> None:
-        """Run a last coroutine and end the thread; closing again does nothing."""
-        with suppress(errors.ClientClosed):
-            self.submit(last, last=True).result()
-            self._loop.call_soon_threadsafe(self._loop.stop)
-
-
-async def _end_others() -> None:
-    """Cancel what still runs in this loop, so that no thread waits for it."""
-    others = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in others:
-        task.cancel()
-    await asyncio.gather(*others, return_exceptions=True)
 
 
 class AirlockBackend(SandboxBackendProtocol):
@@ -97,7 +37,7 @@ class AirlockBackend(SandboxBackendProtocol):
     def __init__(self, thread: str = "", *, address: str = "", api_key: str = "") -> None:
         self.thread = thread or f"deepagents/{uuid.uuid4().hex}"
         self._operations = Operations(connect(address, api_key), self.thread)
-        self._loop = _LoopThread()
+        self._loop = BackgroundLoop()
 
     @property
     def id(self) -> str:
@@ -106,7 +46,7 @@ class AirlockBackend(SandboxBackendProtocol):
 
     def close(self) -> None:
         """Close the connection. The sandbox stops after its idle timeout; the thread keeps its files."""
-        self._loop.close(self._operations.client.aclose())
+        self._loop.close(self._operations.client.aclose)
 
     def __enter__(self) -> Self:
         return self
@@ -120,7 +60,7 @@ class AirlockBackend(SandboxBackendProtocol):
 
     @override
     async def aexecute(self, command: str, *, timeout: int | None = None) -> ExecuteResponse:
-        return await self._loop.arun(self._operations.execute(command, timeout))
+        return await self._loop.awaited(self._operations.execute(command, timeout))
 
     @override
     def ls(self, path: str) -> LsResult:
@@ -128,7 +68,7 @@ class AirlockBackend(SandboxBackendProtocol):
 
     @override
     async def als(self, path: str) -> LsResult:
-        return await self._loop.arun(self._operations.ls(path))
+        return await self._loop.awaited(self._operations.ls(path))
 
     @override
     def read(self, file_path: str, offset: int = 0, limit: int = 2000) -> ReadResult:
@@ -136,7 +76,7 @@ class AirlockBackend(SandboxBackendProtocol):
 
     @override
     async def aread(self, file_path: str, offset: int = 0, limit: int = 2000) -> ReadResult:
-        return await self._loop.arun(self._operations.read(file_path, offset, limit))
+        return await self._loop.awaited(self._operations.read(file_path, offset, limit))
 
     @override
     def write(self, file_path: str, content: str) -> WriteResult:
@@ -144,7 +84,7 @@ class AirlockBackend(SandboxBackendProtocol):
 
     @override
     async def awrite(self, file_path: str, content: str) -> WriteResult:
-        return await self._loop.arun(self._operations.write(file_path, content))
+        return await self._loop.awaited(self._operations.write(file_path, content))
 
     @override
     def edit(self, file_path: str, old_string: str, new_string: str, replace_all: bool = False) -> EditResult:
@@ -152,7 +92,9 @@ class AirlockBackend(SandboxBackendProtocol):
 
     @override
     async def aedit(self, file_path: str, old_string: str, new_string: str, replace_all: bool = False) -> EditResult:
-        return await self._loop.arun(self._operations.edit(file_path, old_string, new_string, replace_all=replace_all))
+        return await self._loop.awaited(
+            self._operations.edit(file_path, old_string, new_string, replace_all=replace_all)
+        )
 
     @override
     def delete(self, file_path: str) -> DeleteResult:
@@ -160,7 +102,7 @@ class AirlockBackend(SandboxBackendProtocol):
 
     @override
     async def adelete(self, file_path: str) -> DeleteResult:
-        return await self._loop.arun(self._operations.delete(file_path))
+        return await self._loop.awaited(self._operations.delete(file_path))
 
     @override
     def grep(
@@ -172,7 +114,7 @@ class AirlockBackend(SandboxBackendProtocol):
     async def agrep(
         self, pattern: str, path: str | None = None, glob: str | None = None, *, max_count: int | None = None
     ) -> GrepResult:
-        return await self._loop.arun(self._operations.grep(pattern, path or _WORKSPACE, glob, max_count))
+        return await self._loop.awaited(self._operations.grep(pattern, path or _WORKSPACE, glob, max_count))
 
     @override
     def glob(self, pattern: str, path: str | None = None) -> GlobResult:
@@ -180,7 +122,7 @@ class AirlockBackend(SandboxBackendProtocol):
 
     @override
     async def aglob(self, pattern: str, path: str | None = None) -> GlobResult:
-        return await self._loop.arun(self._operations.glob(pattern, path or _WORKSPACE))
+        return await self._loop.awaited(self._operations.glob(pattern, path or _WORKSPACE))
 
     @override
     def upload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
@@ -188,7 +130,7 @@ class AirlockBackend(SandboxBackendProtocol):
 
     @override
     async def aupload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
-        return await self._loop.arun(self._operations.upload(files))
+        return await self._loop.awaited(self._operations.upload(files))
 
     @override
     def download_files(self, paths: list[str]) -> list[FileDownloadResponse]:
@@ -196,4 +138,4 @@ class AirlockBackend(SandboxBackendProtocol):
 
     @override
     async def adownload_files(self, paths: list[str]) -> list[FileDownloadResponse]:
-        return await self._loop.arun(self._operations.download(paths))
+        return await self._loop.awaited(self._operations.download(paths))

@@ -26,7 +26,7 @@ from pydantic import PrivateAttr
 from typing_extensions import override
 
 from airlock import Client, errors
-from gateway.integrations import any_loop
+from airlock.background_loop import shared_loop
 from gateway.integrations.adapter import connect
 from gateway.integrations.os_errors import os_errors
 from gateway.integrations.programs import NOT_ALLOWED, exit_code, explained, run_program
@@ -63,20 +63,20 @@ class AirlockEnvironment(BaseEnvironment):
         """Run a line in a shell; without `timeout`, the policy's limits.timeout_s applies."""
         with os_errors("sh"):
             run = run_program(self._airlock, ["/bin/sh", "-c", command], timeout, thread=self.thread)
-            result = await any_loop.call(run)
+            result = await shared_loop().awaited(run)
         code, stderr = exit_code(result, "sh"), explained(result.stderr, result, "sh")
         return ExecutionResult(code, result.stdout, stderr, timed_out=result.outcome == "timed_out")
 
     @override
     async def read_file(self, path: Path) -> bytes:
         with os_errors(str(path)):
-            return await any_loop.call(self._airlock.read_file(self.thread, _resolved(path)))
+            return await shared_loop().awaited(self._airlock.read_file(self.thread, _resolved(path)))
 
     @override
     async def write_file(self, path: Path, content: str | bytes) -> None:
         data = content.encode() if isinstance(content, str) else content
         with os_errors(str(path)):
-            await any_loop.call(self._airlock.write_file(self.thread, _resolved(path), data))
+            await shared_loop().awaited(self._airlock.write_file(self.thread, _resolved(path), data))
 
 
 class AirlockCodeExecutor(BaseCodeExecutor):
@@ -100,7 +100,7 @@ class AirlockCodeExecutor(BaseCodeExecutor):
         session = invocation_context.session
         thread = self.thread or f"google-adk/{session.app_name}/{session.user_id}/{session.id}"
         try:
-            return any_loop.wait(self._executed(thread, code_execution_input))
+            return shared_loop().run(self._executed(thread, code_execution_input))
         except (errors.PermissionDenied, errors.ApprovalPending) as error:
             return CodeExecutionResult(stderr=str(error), exit_code=NOT_ALLOWED)
 

@@ -24,7 +24,7 @@ from smolagents.utils import AgentError
 from typing_extensions import override
 
 from airlock import Client, ToolResult
-from gateway.integrations import any_loop
+from airlock.background_loop import shared_loop
 from gateway.integrations.adapter import connect
 
 _OPTIONAL_IMPORTS = {
@@ -76,7 +76,7 @@ class AirlockExecutor(RemotePythonExecutor):
         """Install packages into the thread's sandbox with pip."""
         if additional_imports:
             pip = ["python3", "-m", "pip", "install", "--user", "--quiet", *additional_imports]
-            ended = any_loop.wait(self._airlock.run_program(pip, thread=self.thread))
+            ended = shared_loop().run(self._airlock.run_program(pip, thread=self.thread))
             if ended.exit_code != 0:
                 said = f"{ended.stdout}{ended.stderr}{ended.message}"
                 raise AgentError(f"{' '.join(additional_imports)} could not be installed: {said}", self.logger)
@@ -98,7 +98,7 @@ class AirlockExecutor(RemotePythonExecutor):
         self._call("execute_python", {"restart": True, "context": self._context})
 
     def _call(self, tool: str, arguments: Mapping[str, Any]) -> ToolResult:
-        return any_loop.wait(self._airlock.call_tool(tool, arguments, thread=self.thread))
+        return shared_loop().run(self._airlock.call_tool(tool, arguments, thread=self.thread))
 
 
 def _text_of(result: ToolResult) -> str:

@@ -27,7 +27,7 @@ from strands.vended_tools.shell.types import SANDBOX_SHELL_DESCRIPTION
 from typing_extensions import override
 
 from airlock import Client, FileEntry
-from gateway.integrations import any_loop
+from airlock.background_loop import shared_loop
 from gateway.integrations.adapter import connect
 from gateway.integrations.os_errors import os_errors
 from gateway.integrations.programs import exit_code, explained, run_program
@@ -77,17 +77,17 @@ class AirlockSandbox(Sandbox):
     @override
     async def read_file(self, path: str, **kwargs: Any) -> bytes:
         with os_errors(path):
-            return await any_loop.call(self._airlock.read_file(self.thread, _resolved(path)))
+            return await shared_loop().awaited(self._airlock.read_file(self.thread, _resolved(path)))
 
     @override
     async def write_file(self, path: str, content: bytes, **kwargs: Any) -> None:
         with os_errors(path):
-            await any_loop.call(self._airlock.write_file(self.thread, _resolved(path), content))
+            await shared_loop().awaited(self._airlock.write_file(self.thread, _resolved(path), content))
 
     @override
     async def remove_file(self, path: str, **kwargs: Any) -> None:
         with os_errors(path):
-            await any_loop.call(self._airlock.remove_file(self.thread, _resolved(path)))
+            await shared_loop().awaited(self._airlock.remove_file(self.thread, _resolved(path)))
 
     @override
     async def list_files(self, path: str, **kwargs: Any) -> list[FileInfo]:
@@ -96,7 +96,7 @@ class AirlockSandbox(Sandbox):
 
         try:
             with os_errors(path):
-                entries = await any_loop.call(listed())
+                entries = await shared_loop().awaited(listed())
         except (FileNotFoundError, NotADirectoryError) as error:
             raise SandboxPathNotFoundError(path) from error
         return [_file_info(entry) for entry in entries]
@@ -128,7 +128,7 @@ class AirlockSandbox(Sandbox):
 
         given = {"thread": self.thread, "stdin": stdin, "cwd": _resolved(cwd or "."), "env": env}
         run = run_program(self._airlock, argv, timeout, on_output=take, **given)
-        running = asyncio.create_task(any_loop.call(run))
+        running = asyncio.create_task(shared_loop().awaited(run))
         running.add_done_callback(lambda _: chunks.put_nowait(None))
         try:
             while (chunk := await chunks.get()) is not None:

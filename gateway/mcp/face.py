@@ -21,9 +21,17 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from gateway.errors import Cancelled, DeadlineExceeded, Overloaded, ScopeMissing, TooLarge, Unauthenticated
+from gateway.errors import (
+    Cancelled,
+    DeadlineExceeded,
+    InvalidArgument,
+    Overloaded,
+    ScopeMissing,
+    TooLarge,
+    Unauthenticated,
+)
 from gateway.http.app import App, Receive, Scope, Send
-from gateway.http.calls import Calls, body_of
+from gateway.http.calls import Calls, body_of, unquoted
 from gateway.http.json_messages import refuse_many_parts
 from gateway.identity.principal import Principal
 from gateway.mcp.approval_page import PATH as APPROVALS
@@ -40,6 +48,7 @@ if TYPE_CHECKING:
     from gateway.mcp.transport import Transport
 
 _DEFAULT_THREAD = "default"
+_THREADS = f"{PATH}/threads/"
 # Bodies have at most 4 MiB, and are in memory before the call that they ask for is admitted.
 _READS_OF_A_TENANT, _READS = 16, 128
 # They stay there until the answer: admission counts only what is passed on of them.
@@ -64,7 +73,7 @@ class McpFace:
 
     def routes(self) -> Sequence[BaseRoute]:
         endpoint = _Endpoint(self._handle)
-        paths = (PATH, f"{PATH}/threads/{{thread:path}}")
+        paths = (PATH, f"{_THREADS}{{thread:path}}")
         return [*(Route(path, endpoint) for path in paths), *self._authorization.routes(), approval_route()]
 
     @contextlib.asynccontextmanager
@@ -100,6 +109,10 @@ class McpFace:
                 return rpc_error(
                     404, INVALID_REQUEST, "there is no session with this id: send initialize for a new one"
                 )
+        try:
+            thread = _thread_of(request)
+        except InvalidArgument as error:
+            return refused(error)
         tenant = principal.tenant.name if principal.tenant is not None else ""
         try:
             body = await self._reads.read(tenant, partial(body_of, request))
@@ -113,7 +126,7 @@ class McpFace:
         with contextlib.ExitStack() as held:
             try:
                 held.callback(self._kept(tenant, len(body)))
-                call = _Call(request, principal, body, session)
+                call = _Call(request, principal, thread, body, session)
                 if call.method == "notifications/cancelled" and session is not None:
                     self._running.cancel(session, call.params.get("requestId"))
                     return Response(status_code=202)
@@ -133,7 +146,8 @@ class McpFace:
 
     async def _pass_on(self, call: _Call, send: Send) -> None:
         scope, session = call.request.scope, call.session
-        scope[PEER] = peer = self._peer(call.request)
+        approvals = f"{self._authorization.url(call.request)}{APPROVALS}/"
+        scope[PEER] = peer = Peer(self._calls.client(call.request), call.thread, approvals)
         if call.is_old:
             scope[PEER] = peer = replace(peer, opens_urls=session is not None and session.opens_urls)
         if session is not None:
@@ -146,10 +160,6 @@ class McpFace:
             await transport.handle(scope, _replayed(call.body, call.request.receive), send, streamed=streamed)
         except BaseExceptionGroup as group:
             raise _first_of(group) from None  # such as the timeout of a peer that does not read its answer
-
-    def _peer(self, request: Request) -> Peer:
-        thread = request.path_params.get("thread", _DEFAULT_THREAD)
-        return Peer(self._calls.client(request), thread, f"{self._authorization.url(request)}{APPROVALS}/")
 
     async def _loaded(self) -> Transport:
         """Return the transport, which the first request imports: beside the event loop, as it takes a while."""
@@ -176,9 +186,12 @@ class McpFace:
 class _Call:
     """A request with its body. Of revisions with sessions the method and the parameters are known here."""
 
-    def __init__(self, request: Request, principal: Principal, body: bytes, session: Session | None) -> None:
+    def __init__(
+        self, request: Request, principal: Principal, thread: str, body: bytes, session: Session | None
+    ) -> None:
         self.request = request
         self.principal = principal
+        self.thread = thread
         self.body = body
         self.session = session
         self.is_old = _is_old(request)
@@ -206,6 +219,16 @@ class _Endpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self._app(scope, receive, send)
+
+
+def _thread_of(request: Request) -> str:
+    """Return the thread that the path names; raises InvalidArgument."""
+    if "thread" not in request.path_params:
+        return _DEFAULT_THREAD
+    thread = unquoted(request.scope["raw_path"].decode("ascii").removeprefix(_THREADS))
+    if not thread:
+        raise InvalidArgument(f"the path names no thread: {_THREADS}THREAD, or {PATH} for the thread {_DEFAULT_THREAD}")
+    return thread
 
 
 def _is_old(request: Request) -> bool:

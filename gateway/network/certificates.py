@@ -1,22 +1,20 @@
 """A certificate authority of one tenant, so that the gateway can open TLS connections of its sandboxes to chosen hosts.
 
-The key stays in one file here, which its owner alone can read. A sandbox gets the certificate. It is not constrained to
-names: which hosts are opened may change while sandboxes run, and only the gateway can sign.
+The key follows from a secret that all gateways of a database share, so a sandbox trusts each of them, whichever wrote
+the certificate into it. It is not constrained to names: which hosts are opened may change while sandboxes run, and only
+gateways can sign.
 """
 
-import contextlib
 import hashlib
+import hmac
 import ipaddress
 import os
 import ssl
-import tempfile
 from collections import OrderedDict
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 from cryptography import x509
-from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
@@ -30,6 +28,7 @@ _AUTHORITY_RENEWED = timedelta(days=180)
 _LEAF_VALID = timedelta(days=7)
 _LEAF_RENEWED = timedelta(days=1)
 _LIMIT_CONTEXTS = 128
+_ORDER = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551  # of P-256
 
 
 def _utc_now() -> datetime:
@@ -37,45 +36,37 @@ def _utc_now() -> datetime:
 
 
 class CertificateAuthority:
-    """Signs a certificate for each host; the TLS contexts are kept, the last used ones of `limit`."""
+    """Signs a certificate for each host; the TLS contexts are kept, the last used ones of `limit`.
 
-    def __init__(self, key: ec.EllipticCurvePrivateKey, certificate: x509.Certificate, *, limit: int, now: Now) -> None:
-        self._key = key
-        self._certificate = certificate
+    Authorities of the same secret and tenant have the same key and name: what trusts one trusts the other.
+    """
+
+    def __init__(self, secret: bytes, tenant: str, *, limit: int = _LIMIT_CONTEXTS, now: Now = _utc_now) -> None:
+        self._derived = hmac.new(secret, f"network authority of {tenant}".encode(), "sha512").digest()
+        self._key = ec.derive_private_key(int.from_bytes(self._derived) % (_ORDER - 1) + 1, ec.SECP256R1())
+        self._tenant = tenant
         self._limit = limit
         self._now = now
+        self._certificate = _authority(tenant, self._key, now())
         self._leaf_key = ec.generate_private_key(ec.SECP256R1())
         self._contexts: OrderedDict[tuple[str, str], tuple[ssl.SSLContext, datetime]] = OrderedDict()
 
-    @classmethod
-    def open(
-        cls, path: Path, tenant: str, *, limit: int = _LIMIT_CONTEXTS, now: Now = _utc_now
-    ) -> "CertificateAuthority":
-        """Read the authority in a PEM file, which is made, with its directory, if there is none.
-
-        One that expires soon gets a new certificate for the same key, so sandboxes that trust the old one go on.
-        Raises OSError, and ValueError if the file has something else in it or others can read it.
-        """
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        while (found := _read(path)) is None:
-            key = ec.generate_private_key(ec.SECP256R1())
-            _write(path, _pem(key, _authority(tenant, key, now())), replace=False)
-        key, certificate = found
-        if certificate.not_valid_after_utc - now() < _AUTHORITY_RENEWED:
-            certificate = _authority(tenant, key, now())
-            _write(path, _pem(key, certificate), replace=True)
-        return cls(key, certificate, limit=limit, now=now)
+    @property
+    def certificate(self) -> x509.Certificate:
+        """The authority's certificate. One that expires soon is replaced by another for the same key."""
+        if self._certificate.not_valid_after_utc - self._now() < _AUTHORITY_RENEWED:
+            self._certificate = _authority(self._tenant, self._key, self._now())
+        return self._certificate
 
     @property
     def ca_pem(self) -> str:
         """The certificate to trust."""
-        return self._certificate.public_bytes(serialization.Encoding.PEM).decode("ascii")
+        return self.certificate.public_bytes(serialization.Encoding.PEM).decode("ascii")
 
     @property
     def derived_key(self) -> bytes:
-        """A secret that follows from the authority's key, for other uses than signing."""
-        private = self._key.private_numbers().private_value.to_bytes(32, "big")
-        return hashlib.sha256(b"airlock placeholders" + private).digest()
+        """A secret that follows from the authority's, for other uses than signing."""
+        return hashlib.sha256(b"airlock placeholders" + self._derived).digest()
 
     def context(self, host: str, protocol: str = "http/1.1") -> ssl.SSLContext:
         """Return a server's context for a canonical host: TLS 1.2 or 1.3, one protocol, by ALPN."""
@@ -100,10 +91,10 @@ class CertificateAuthority:
         return context, leaf.not_valid_after_utc
 
     def _leaf(self, host: str) -> x509.Certificate:
-        ends = min(self._now() + _LEAF_VALID, self._certificate.not_valid_after_utc)
+        ends = min(self._now() + _LEAF_VALID, self.certificate.not_valid_after_utc)
         return (
             _builder(x509.Name([]), self._leaf_key, self._now(), ends)
-            .issuer_name(self._certificate.subject)
+            .issuer_name(self.certificate.subject)
             .add_extension(x509.SubjectAlternativeName([_general_name(host)]), critical=True)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             .add_extension(_usage(sign=True), critical=True)
@@ -164,38 +155,3 @@ def _pem(key: ec.EllipticCurvePrivateKey, certificate: x509.Certificate) -> byte
     return key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     ) + certificate.public_bytes(serialization.Encoding.PEM)
-
-
-def _read(path: Path) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate] | None:
-    try:
-        with path.open("rb") as file:
-            if os.fstat(file.fileno()).st_mode & 0o077:
-                raise ValueError(f"{path}: others may read it; chmod 600 it, and make a new one if they did")
-            data = file.read()
-    except FileNotFoundError:
-        return None
-    try:
-        key = serialization.load_pem_private_key(data, password=None)
-        certificate = x509.load_pem_x509_certificate(data)
-    except (TypeError, ValueError, UnsupportedAlgorithm) as error:
-        raise ValueError(f"{path}: not a private key and a certificate in PEM") from error
-    if not isinstance(key, ec.EllipticCurvePrivateKey) or certificate.public_key() != key.public_key():
-        raise ValueError(f"{path}: the certificate is not of the key")
-    return key, certificate
-
-
-def _write(path: Path, data: bytes, *, replace: bool) -> None:
-    """Write a whole file that its owner alone can read; without `replace` one that came in between stays."""
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # mode 0600
-    try:
-        with open(descriptor, "wb") as file:  # noqa: PTH123 - a descriptor
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        if replace:
-            Path(name).replace(path)
-        else:
-            with contextlib.suppress(FileExistsError):
-                path.hardlink_to(name)
-    finally:
-        Path(name).unlink(missing_ok=True)

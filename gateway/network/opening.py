@@ -5,19 +5,16 @@ tenant's own certificate authority for that.
 """
 
 import asyncio
-import hashlib
 import hmac
 import ssl
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import structlog
 
 from gateway.config.network_settings import CredentialSettings
-from gateway.errors import Misconfigured
 from gateway.network.credentials import Caller, Credentials
 from gateway.policy.judge import Policy
 from sandbox.errors import NotFound, SandboxError
@@ -71,17 +68,17 @@ log = structlog.get_logger(__name__)
 class Opening:
     """What a tenant's connections are opened with.
 
-    `trust` returns how the gateway checks the servers then.
+    `secret` is that of all gateways of the database; `trust` returns how the gateway checks the servers then.
     """
 
     def __init__(
-        self, tenant: str, settings: Sequence[CredentialSettings], directory: Path, trust: Callable[[], Trust]
+        self, tenant: str, settings: Sequence[CredentialSettings], secret: bytes, trust: Callable[[], Trust]
     ) -> None:
         self.trust = trust
         self._tenant = tenant
         self._settings = settings
         self._http1_only: deque[tuple[str, int]] = deque(maxlen=_LIMIT_SERVERS)
-        self._path = directory / f"{hashlib.sha256(tenant.encode()).hexdigest()[:32]}.pem"
+        self._secret = secret
 
     @property
     def has_credentials(self) -> bool:
@@ -89,20 +86,15 @@ class Opening:
 
     @cached_property
     def authority(self) -> "CertificateAuthority":
-        """The tenant's authority, made on first use. Raises Misconfigured."""
+        """The tenant's authority, made on first use."""
         # It needs cryptography, and most gateways open no connection.
         from gateway.network.certificates import CertificateAuthority  # noqa: PLC0415 - as above
 
-        try:
-            return CertificateAuthority.open(self._path, self._tenant)
-        except (OSError, ValueError) as error:
-            raise Misconfigured(
-                f"the certificate authority of tenant {self._tenant} cannot be used: {error}"
-            ) from error
+        return CertificateAuthority(self._secret, self._tenant)
 
     @cached_property
     def credentials(self) -> Credentials:
-        """The tenant's credentials. All gateways with this authority know the same placeholders."""
+        """The tenant's credentials. All gateways of the database know the same placeholders."""
         if not self._settings:
             return Credentials(())
         names = iter([one.name for one in self._settings])
@@ -133,7 +125,7 @@ class Opening:
         return {**placeholders, **_VARIABLES} if self.is_needed(policy) else placeholders
 
     async def install(self, sandbox: Sandbox) -> None:
-        """Write the authority's certificate and what names it into a sandbox. Raises SandboxError and Misconfigured."""
+        """Write the authority's certificate and what names it into a sandbox. Raises SandboxError."""
         # What it imports and makes on first use takes 100 ms.
         authority: CertificateAuthority = await asyncio.to_thread(getattr, self, "authority")
         own = authority.ca_pem.encode()

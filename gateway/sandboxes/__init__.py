@@ -6,6 +6,7 @@
     sandbox_usage                      what sandboxes use
     port_forwarding                    connections to ports that programs in a sandbox listen on
     channel_claim                      the directory of their sockets and locks, the same for all gateways
+    docker_access                      the Docker engine of a configuration, on this machine or another
     history                            their state transitions, written, and listed or watched
 
 sandbox/keeper/sandbox_keeper.py leases a sandbox to each thread; a call gets it from

@@ -23,7 +23,7 @@ from typing import Any, NoReturn, Protocol, TypeVar
 import grpc
 import grpc.aio
 import structlog
-from google.protobuf.message import DecodeError, Message
+from google.protobuf.message import Message
 from google.rpc import error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
@@ -43,7 +43,7 @@ from gateway.identity.call_guard import CallGuard
 from gateway.identity.principal import PRINCIPAL, CallCredentials, Context, Principal
 from gateway.serving.admission import Admission
 from gateway.serving.fair_loop import schedule_for
-from gateway.serving.incoming import TIMEOUT_S, Incoming, Reads, SendTimeouts, call_task, not_decoded, read_request
+from gateway.serving.incoming import TIMEOUT_S, Incoming, Reads, SendTimeouts, call_task, read_request
 from gateway.serving.limits import AnonymousConnections, Ends, host_of
 from gateway.serving.request_checks import check
 from gateway.storage.audit_store import OPERATORS
@@ -233,9 +233,6 @@ async def _abort(context: Context, error: Exception) -> NoReturn:
     traceback.clear_frames(error.__traceback__)
     if isinstance(error, SandboxError):
         error = from_sandbox(error)
-    if isinstance(error, DecodeError):
-        # Of a client's stream, whose messages are decoded where the servicer reads them.
-        error = not_decoded(error)
     if not isinstance(error, AirlockError):
         log.error("fault", exc_info=error)
         error = Internal("internal error in the gateway; its log has the details")

@@ -176,13 +176,13 @@ class Incoming:
         return self
 
     async def __anext__(self) -> Any:
-        """Return the next request of a stream; raises DecodeError."""
+        """Return the next request of a stream; raises InvalidArgument."""
         self._count_request(0)
         raw = await self.context.read()
         if raw is EOF:
             raise StopAsyncIteration
         self._count_request(len(raw))
-        return self.decode(raw)
+        return _decoded(self.decode, raw)
 
     def count_answer(self, size_bytes: int) -> None:
         """Count an answer that is about to be sent, in place of the one before."""
@@ -208,12 +208,12 @@ async def read_request(reads: Reads, source: str, context: Any, decode: Callable
     raw = await reads.read(source, read)
     if raw is EOF:
         raise InvalidArgument("the call has no request")
+    return _decoded(decode, raw)
+
+
+def _decoded(decode: Callable[[bytes], Any], raw: bytes) -> Any:
     try:
         return decode(raw)
-    except DecodeError as error:
-        raise not_decoded(error) from None
-
-
-def not_decoded(error: DecodeError) -> InvalidArgument:
-    """Return the error for bytes that do not decode; `error` names the type and quotes nothing."""
-    return InvalidArgument(f"the request cannot be decoded: {error}; strings are valid UTF-8, without surrogates")
+    except DecodeError as error:  # it names the type and quotes nothing
+        why = f"the request cannot be decoded: {error}; strings are valid UTF-8, without surrogates"
+        raise InvalidArgument(why) from None

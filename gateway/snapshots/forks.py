@@ -158,7 +158,7 @@ class Forks:
         for name in {one.tenant for one in await self._store.half_made(tenant)}:
             # If a fork is in progress, it is not known which of them it is.
             with contextlib.suppress(InProgress):
-                async with self._snapshots.of(name).forking(alone=True):
+                async with self._snapshots.of(name).not_forking(wait=tenant is None):
                     for thread in await self._store.half_made(name):
                         await self._undone(thread)
 

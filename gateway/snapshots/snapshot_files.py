@@ -1,37 +1,39 @@
-"""One snapshot as files: its manifest and the digests of its pieces.
+"""One snapshot as objects: its manifest and the digests of its pieces.
 
     <id>.pieces      the digests, in order, each once: what a sweep keeps
     <id>.metadata    the thread's metadata, compressed JSON; removed with the thread
     <id>.manifest    a line of JSON for each entry, compressed; the last line has their number
 
-The manifest gets its name last, when everything it refers to is on the disk. It never changes after that.
+The manifest gets its name last, when everything it refers to is stored. It never changes after that.
 """
 
-import ctypes
+import itertools
 import json
-import os
 import zlib
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from gateway.errors import Internal, QuotaExceeded, TooLarge
-from gateway.snapshots.blob_directory import BLOB_LIMIT_BYTES, DIGEST_BYTES, BlobDirectory, disk_errors, on_disk
+from gateway.snapshots.blobs import BLOB_LIMIT_BYTES, DIGEST_BYTES, Blobs
+from gateway.snapshots.objects import Missing, Objects
 from sandbox.engines.workspace_archive import PERMISSIONS, Contents, WorkspaceEntry
 
-_MANIFEST, PIECES, _METADATA, HALF = ".manifest", ".pieces", ".metadata", ".half"
+SNAPSHOTS, PIECES = "snapshots/", ".pieces"
+_MANIFEST, _METADATA = ".manifest", ".metadata"
 # Far more than a thread may have (gateway/runs/checkpoints.py): bounds what is inflated.
 _METADATA_LIMIT_BYTES = 64 * 1024 * 1024
 # The digests of one snapshot's pieces are in memory while it is written.
 _PIECES_LIMIT = 250_000
 _READ_BYTES = 64 * 1024
-# The bytes that threads hash and compress at a time, all in memory.
+# A sweep reads the digests of all snapshots side by side.
+_DIGESTS_BYTES = 4096 * DIGEST_BYTES
+# The bytes that threads hash, compress, store and read at a time, all in memory.
 _WAITING_BYTES = 2 * BLOB_LIMIT_BYTES
-_THREADS = min(4, os.cpu_count() or 1)
 _VERSION = 1
 _LEVEL = 1
 
@@ -60,56 +62,56 @@ class Written:
 
 
 class SnapshotFiles:
-    """The files of the snapshot `id_` in the directory of manifests; blocking, for threads."""
+    """The objects of the snapshot `id_`; blocking, for threads."""
 
-    def __init__(self, directory: Path, id_: str, blobs: BlobDirectory) -> None:
-        self._directory = directory
-        self._blobs = blobs
+    def __init__(self, objects: Objects, id_: str, blobs: Blobs) -> None:
+        self._objects, self._blobs = objects, blobs
         self.manifest, self.pieces, self.metadata = (
-            directory / f"{id_}{kind}" for kind in (_MANIFEST, PIECES, _METADATA)
+            f"{SNAPSHOTS}{id_}{kind}" for kind in (_MANIFEST, PIECES, _METADATA)
         )
 
-    @disk_errors
     def write(self, contents: Contents, limits: Limits, metadata: Mapping[str, str] = MappingProxyType({})) -> Written:
         """Write the snapshot with its thread's metadata (JSON texts by key).
 
         TooLarge, QuotaExceeded, NoSpace and Unavailable leave none.
         """
-        self._directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-        half = self.manifest.with_name(f"{self.manifest.name}{HALF}")
-        with half.open("wb") as file:
-            packing = zlib.compressobj(_LEVEL)
+        threads = ThreadPoolExecutor(self._objects.threads, thread_name_prefix="snapshot")
+        try:
+            writing = _Writing(self._blobs, limits, threads)
+            manifest = self._packed_manifest(writing, contents, metadata)
+            manifest_bytes = self._objects.put(self.manifest, manifest, last=True)
+        finally:
+            threads.shutdown(cancel_futures=True)
+        stored_bytes = writing.stored_bytes + manifest_bytes
+        return Written(writing.files, writing.size_bytes, stored_bytes, writing.skipped, writing.stripped)
 
-            def write_line(line: dict[str, Any]) -> None:
-                file.write(packing.compress(json.dumps(line, separators=(",", ":")).encode("ascii") + b"\n"))
-
-            write_line({"version": _VERSION})
-            threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="snapshot")
-            try:
-                writing = _Writing(self._blobs, limits, threads)
-                for entry, content in contents:
-                    for line in writing.take(entry, content):
-                        write_line(line)
-                for line in writing.rest():
-                    write_line(line)
-            finally:
-                threads.shutdown(cancel_futures=True)
-            write_line({"entries": writing.entries})
-            file.write(packing.flush())
-        self.pieces.write_bytes(b"".join(sorted(writing.digests)))
-        self.metadata.write_bytes(zlib.compress(json.dumps(dict(metadata)).encode("ascii"), _LEVEL))
-        files = (half, self.pieces, self.metadata)
-        stored = writing.stored_bytes + sum(on_disk(path.stat().st_size) for path in files)
-        if stored > limits.stored_bytes:
-            raise quota_exceeded(limits.stored_bytes)
-        _publish(half, self.manifest)
-        return Written(writing.files, writing.size_bytes, stored, writing.skipped, writing.stripped)
+    def _packed_manifest(self, writing: "_Writing", contents: Contents, metadata: Mapping[str, str]) -> Iterator[bytes]:
+        """Store everything but the manifest; yield that."""
+        packing = zlib.compressobj(_LEVEL)
+        size_bytes = 0
+        for line in itertools.chain([{"version": _VERSION}], writing.lines(contents)):
+            packed = packing.compress(json.dumps(line, separators=(",", ":")).encode("ascii") + b"\n")
+            size_bytes += len(packed)
+            yield packed
+        rest = packing.flush()
+        yield rest
+        for name, data in (
+            (self.pieces, b"".join(sorted(writing.digests))),
+            (self.metadata, zlib.compress(json.dumps(dict(metadata)).encode("ascii"), _LEVEL)),
+        ):
+            stored_bytes = self._objects.put(name, [data])
+            writing.stored_bytes += stored_bytes
+        writing.check_quota(self._objects.takes(size_bytes + len(rest)))
 
     def read(self) -> Contents:
-        """Yield the content; Internal if its files are gone or damaged."""
-        for line in _entries(self.manifest):
-            entry, digests = _entry(line)
-            yield entry, (self._blobs.get(digest) for digest in digests)
+        """Yield the content; Internal if its objects are gone or damaged."""
+        wanted = (one for line in self._entries() for one in _pieces(*_entry(line)))
+        with closing(self._read_ahead(wanted)) as pieces:
+            for line in self._entries():
+                entry, digests = _entry(line)
+                content = (data for _, data in itertools.islice(pieces, len(digests)))
+                yield entry, content
+                deque(content, maxlen=0)  # what was not taken
 
     def read_metadata(self) -> Mapping[str, str] | None:
         """Return the metadata of the snapshot's thread.
@@ -117,47 +119,68 @@ class SnapshotFiles:
         None if it was removed with the thread, Internal if it is damaged.
         """
         try:
-            packed = self.metadata.read_bytes()
+            packed = b"".join(self._objects.get(self.metadata))
             found = json.loads(zlib.decompressobj().decompress(packed, _METADATA_LIMIT_BYTES))
             return {str(key): str(value) for key, value in found.items()}
-        except FileNotFoundError:
+        except Missing:
             return None
-        except (OSError, zlib.error, ValueError, AttributeError) as error:
+        except (zlib.error, ValueError, AttributeError) as error:
             raise _damaged() from error
 
-    @disk_errors
     def check_whole(self) -> None:
         """Raise Internal if anything is gone or damaged; reads everything and compares it with its digests.
 
         Call it before removing anything that this snapshot is to replace.
         """
-        if not self.manifest.exists():
+        if self._objects.size(self.manifest) is None:
             raise Internal(
-                "the snapshot's files are not in this gateway's snapshots_dir: all gateways must have the same"
+                "the snapshot's files are not where this gateway stores snapshots: all gateways must have the same "
+                "snapshots_dir, or bucket"
             )
-        sizes: dict[bytes, int] = {}
-        for line in _entries(self.manifest):
+        sizes = {digest: len(data) for digest, data in self._read_ahead(self._distinct())}
+        for line in self._entries():
             entry, digests = _entry(line)
-            for digest in digests:
-                if digest not in sizes:
-                    sizes[digest] = len(self._blobs.get(digest))
             if sum(sizes[digest] for digest in digests) != entry.size_bytes:
                 raise _damaged()
 
+    def _distinct(self) -> Iterator[tuple[bytes, int]]:
+        seen: set[bytes] = set()
+        for line in self._entries():
+            for digest, size_bytes in _pieces(*_entry(line)):
+                if digest not in seen:
+                    seen.add(digest)
+                    yield digest, size_bytes
 
-def _entries(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield a manifest's entries; Internal if it does not end as it was written."""
-    count, whole = 0, False
-    for line in _lines(path):  # all of them, since the checksum comes last
-        if whole:
+    def _read_ahead(self, wanted: Iterable[tuple[bytes, int]]) -> Generator[tuple[bytes, bytes], None, None]:
+        """Yield pieces with their digests, in order; threads read what comes next, a few bytes ahead."""
+        waiting: deque[tuple[bytes, int, Future[bytes]]] = deque()
+        waiting_bytes = 0
+        threads = ThreadPoolExecutor(self._objects.threads, thread_name_prefix="snapshot")
+        try:
+            for digest, size_bytes in itertools.chain(wanted, [(b"", _WAITING_BYTES + 1)]):
+                while waiting and waiting_bytes + size_bytes > _WAITING_BYTES:
+                    first, its_bytes, reading = waiting.popleft()
+                    waiting_bytes -= its_bytes
+                    yield first, reading.result()
+                if digest:
+                    waiting.append((digest, size_bytes, threads.submit(self._blobs.get, digest)))
+                    waiting_bytes += size_bytes
+        finally:
+            threads.shutdown(cancel_futures=True)
+
+    def _entries(self) -> Iterator[dict[str, Any]]:
+        """Yield the manifest's entries; Internal if it does not end as it was written."""
+        count, whole = 0, False
+        for line in _lines(self._objects.get(self.manifest, _READ_BYTES)):  # all of them: the checksum comes last
+            if whole:
+                raise _damaged()
+            if "entries" in line:
+                whole = line["entries"] == count
+                continue
+            count += 1
+            yield line
+        if not whole:
             raise _damaged()
-        if "entries" in line:
-            whole = line["entries"] == count
-            continue
-        count += 1
-        yield line
-    if not whole:
-        raise _damaged()
 
 
 def _entry(line: dict[str, Any]) -> tuple[WorkspaceEntry, list[bytes]]:
@@ -168,19 +191,24 @@ def _entry(line: dict[str, Any]) -> tuple[WorkspaceEntry, list[bytes]]:
         raise _damaged() from error
 
 
-def digests_of(path: Path) -> Iterator[bytes]:
-    """Yield the digests of a snapshot's pieces, in order; none if there is no such file."""
-    if not path.exists():
+def _pieces(entry: WorkspaceEntry, digests: Iterable[bytes]) -> Iterator[tuple[bytes, int]]:
+    """Yield a file's pieces, and how many bytes each may have in memory, which the manifest need not be right about."""
+    return ((digest, max(1, min(entry.size_bytes, BLOB_LIMIT_BYTES))) for digest in digests)
+
+
+def digests_of(objects: Objects, name: str) -> Iterator[bytes]:
+    """Yield the digests of a snapshot's pieces, in order; none if there is no such object."""
+    try:
+        for part in objects.get(name, _DIGESTS_BYTES):
+            yield from (part[begin : begin + DIGEST_BYTES] for begin in range(0, len(part), DIGEST_BYTES))
+    except Missing:
         return
-    with path.open("rb") as file:
-        while digest := file.read(DIGEST_BYTES):
-            yield digest
 
 
 class _Writing:
     """What has been taken so far; a few threads hash and compress the pieces, a few at a time."""
 
-    def __init__(self, blobs: BlobDirectory, limits: Limits, threads: Executor) -> None:
+    def __init__(self, blobs: Blobs, limits: Limits, threads: Executor) -> None:
         self._blobs = blobs
         self._limits = limits
         self._threads = threads
@@ -190,7 +218,19 @@ class _Writing:
         self.digests: set[bytes] = set()
         self.entries = self.files = self.size_bytes = self.stored_bytes = self.skipped = self.stripped = 0
 
-    def take(self, entry: WorkspaceEntry, content: Iterator[bytes]) -> Iterator[dict[str, Any]]:
+    def lines(self, contents: Contents) -> Iterator[dict[str, Any]]:
+        """Store the pieces of all entries; yield the lines of the manifest."""
+        for entry, content in contents:
+            yield from self._take(entry, content)
+        yield from self._rest()
+        yield {"entries": self.entries}
+
+    def check_quota(self, coming_bytes: int = 0) -> None:
+        """Raise QuotaExceeded if what is stored, with what is coming, takes more than it may."""
+        if self.stored_bytes + coming_bytes > self._limits.stored_bytes:
+            raise quota_exceeded(self._limits.stored_bytes)
+
+    def _take(self, entry: WorkspaceEntry, content: Iterator[bytes]) -> Iterator[dict[str, Any]]:
         """Store an entry unless it is skipped; yield the manifest lines that are complete."""
         if entry.kind in ("special", "misnamed"):
             self.skipped += 1
@@ -207,12 +247,12 @@ class _Writing:
         self.size_bytes += entry.size_bytes
         line = {**vars(entry), "mode": entry.mode & PERMISSIONS, "pieces": []}
         for piece in _cut(content):
-            yield from self.rest(_WAITING_BYTES - len(piece))
+            yield from self._rest(_WAITING_BYTES - len(piece))
             self._waiting.append((line, self._threads.submit(self._blobs.put, piece), len(piece)))
             self._waiting_bytes += len(piece)
         self._waiting.append((line, None, 0))
 
-    def rest(self, limit_bytes: int = -1) -> Iterator[dict[str, Any]]:
+    def _rest(self, limit_bytes: int = -1) -> Iterator[dict[str, Any]]:
         """Yield complete manifest lines until at most so many bytes are in progress; below 0, until none are."""
         while self._waiting and self._waiting_bytes > limit_bytes:
             line, putting, size_bytes = self._waiting.popleft()
@@ -226,8 +266,7 @@ class _Writing:
         digest, stored = putting.result()
         self.digests.add(digest)
         self.stored_bytes += stored
-        if self.stored_bytes > self._limits.stored_bytes:
-            raise quota_exceeded(self._limits.stored_bytes)
+        self.check_quota()
         return digest.hex()
 
 
@@ -258,12 +297,12 @@ def _cut(content: Iterator[bytes]) -> Iterator[bytes]:
         yield b"".join(parts)
 
 
-def _lines(path: Path) -> Iterator[dict[str, Any]]:
+def _lines(packed: Iterator[bytes]) -> Iterator[dict[str, Any]]:
     """Yield a manifest's lines after the first; Internal if it cannot be read."""
     begun = b""
     version = None
     try:
-        for data in _inflated(path):
+        for data in _inflated(packed):
             *whole, begun = (begun + data).split(b"\n")
             for text in whole:
                 line = json.loads(text)
@@ -271,35 +310,21 @@ def _lines(path: Path) -> Iterator[dict[str, Any]]:
                     raise _damaged()
                 if "version" not in line:
                     yield line
-    except (OSError, zlib.error, ValueError, AttributeError) as error:
+    except (Missing, zlib.error, ValueError, AttributeError) as error:
         raise _damaged() from error
 
 
-def _inflated(path: Path) -> Iterator[bytes]:
+def _inflated(parts: Iterator[bytes]) -> Iterator[bytes]:
     inflating = zlib.decompressobj()
-    with path.open("rb") as file:
-        while packed := file.read(_READ_BYTES):
-            while packed:
-                yield inflating.decompress(packed, _READ_BYTES)
-                packed = inflating.unconsumed_tail
+    for part in parts:
+        packed = part
+        while packed:
+            yield inflating.decompress(packed, _READ_BYTES)
+            packed = inflating.unconsumed_tail
     yield inflating.flush()
     if not inflating.eof:  # so its checksum was not compared
         raise ValueError("the manifest ends early")
 
 
 def _damaged() -> Internal:
-    return Internal("the snapshot's files are missing or damaged on the gateway's disk: use another snapshot")
-
-
-def _publish(half: Path, manifest: Path) -> None:
-    """Give a manifest its name, once everything written to its file system is on the disk."""
-    descriptor = os.open(manifest.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        # At once instead of file by file.
-        if ctypes.CDLL(None, use_errno=True).syncfs(descriptor) != 0:
-            number = ctypes.get_errno()
-            raise OSError(number, os.strerror(number))
-        half.rename(manifest)
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    return Internal("the snapshot's files are missing or damaged where the gateway stores them: use another snapshot")

@@ -10,14 +10,15 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
-from pathlib import Path
 
 import structlog
 
 from agent.cancellation import to_the_end
 from gateway.errors import InProgress, RequestIdReused, TooLarge, Unavailable
 from gateway.redaction import Redactor
-from gateway.snapshots.snapshot_directory import LOCK_TIMEOUT_S, SnapshotDirectory
+from gateway.snapshots.locks import LOCK_TIMEOUT_S
+from gateway.snapshots.places import Place
+from gateway.snapshots.snapshot_directory import SnapshotDirectory
 from gateway.snapshots.taking import Taken, Taking, audit_entry, in_thread, no_snapshot
 from gateway.storage.entities import Thread
 from gateway.storage.run_writes import KeptStep
@@ -43,9 +44,9 @@ _METADATA_LIMIT_BYTES = 16 * 1024 * 1024
 
 @dataclass
 class Snapshots:
-    """The snapshots in one directory, which all gateways of a database share."""
+    """The snapshots in one place, which all gateways of a database share."""
 
-    directory: Path
+    place: Place
     engine: Workspaces
     engines: ThreadEngines
     store: SnapshotStore
@@ -60,7 +61,7 @@ class Snapshots:
         self.taking = Taking(self.engine, self.store, clock=self.clock, ids=self.ids)
 
     def of(self, tenant: str) -> SnapshotDirectory:
-        return SnapshotDirectory(self.directory / digest(tenant))
+        return self.place.of(digest(tenant))
 
     async def create(self, tenant: Tenant, thread: str, *, comment: str, request_id: str = "") -> Snapshot:
         """Take a snapshot of a thread's files. A repeated request id returns the same snapshot.
@@ -211,10 +212,10 @@ class Snapshots:
 
     async def sweep(self) -> None:
         """Remove what gateways left when they died while taking a snapshot."""
-        for name in await asyncio.to_thread(_names_in, self.directory):
-            directory = SnapshotDirectory(self.directory / name)
+        for name in await asyncio.to_thread(self.place.names):
+            directory = self.place.of(name)
             with contextlib.suppress(InProgress):  # the process that has the lock cleans up itself
-                async with directory.alone():
+                async with directory.inherited():
                     # Read under the lock: a tenant's first snapshot may have been taken just now.
                     whose = {digest(tenant): tenant for tenant in await self.store.tenants()}
                     if name in whose:
@@ -237,7 +238,3 @@ class Snapshots:
 
 def _digest(*texts: str) -> str:
     return hashlib.sha256(json.dumps(texts).encode()).hexdigest()
-
-
-def _names_in(directory: Path) -> Sequence[str]:
-    return sorted(path.name for path in directory.iterdir()) if directory.exists() else ()

@@ -46,7 +46,7 @@ class Taken:
 
 @dataclass(frozen=True)
 class _Books:
-    """A tenant's directory, the ids of the snapshots in it, and how many bytes of disk they take."""
+    """A tenant's directory, the ids of the snapshots in it, and how many bytes they take."""
 
     tenant: str
     directory: SnapshotDirectory
@@ -117,9 +117,8 @@ class Taking:
         del fields["metadata"]
         snapshot = Snapshot(id=id_, tenant=tenant.name, **fields)
         # Committed even if the caller goes away, and its files must not be swept before.
-        replaced = await to_the_end(
-            self._store.add(snapshot, request, audit_entry("snapshot_created", snapshot, what.thread))
-        )
+        entry = audit_entry("snapshot_created", snapshot, what.thread)
+        replaced = await to_the_end(self._store.add(snapshot, request, entry, books.directory.lock))
         ids = (books.ids | {id_}) - replaced
         freed_bytes = await in_thread(books.directory.remove, replaced, ids)
         books = replace(books, ids=ids, used_bytes=books.used_bytes + written.stored_bytes - freed_bytes)

@@ -23,6 +23,7 @@ Tenants:
     audit_store, audit_reader           the audit chains, written and read
     connection_store                    the connections of sandboxes that are open, and their records
     snapshot_store                      snapshots of threads' files; restores and forks
+    lock_store                          locks on snapshots in a bucket
     transition_store                    state transitions of sandboxes
     e2b_store                           threads as the sandboxes of E2B's SDKs
     retention_store, erasure_store      removing what is too old; deleting, and counting what is left

@@ -1,4 +1,8 @@
-"""The threads that E2B's SDKs see as sandboxes. A row goes with its thread."""
+"""The threads that E2B's SDKs see as sandboxes. A row goes with its thread.
+
+What a caller changes here and nowhere else is in the audit. Creating, pausing, resuming and killing change a thread
+too, whose records say so.
+"""
 
 import json
 from collections.abc import Collection, Mapping, Sequence
@@ -8,6 +12,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Row, literal, select, tuple_, update
 from sqlalchemy.dialects import postgresql, sqlite
 
+from gateway.storage.audit_store import AuditEntry
 from gateway.storage.queries import Queries, mapped, transaction, with_thread
 from gateway.storage.tables import e2b_sandboxes, threads
 from gateway.support.paging import Place
@@ -101,32 +106,47 @@ class E2bStore(Queries):
         """Mark a paused sandbox as running until a time; False if it is not paused."""
         return bool(await self._change(sandbox_id, _OF.state == PAUSED, state=RUNNING, ends_us=ends_us))
 
-    async def set_end(self, sandbox_id: str, ends_us: int, *, later_only: bool = False) -> bool:
+    @transaction
+    def set_end(
+        self, connection: Connection, sandbox: E2bSandbox, ends_us: int, by: str, *, later_only: bool = False
+    ) -> bool:
         """Set when a running sandbox ends, with `later_only` only if that is later; False if it is not running."""
         later = (_OF.ends_us < ends_us,) if later_only else ()
-        return bool(await self._change(sandbox_id, _OF.state == RUNNING, *later, ends_us=ends_us))
+        running = update(e2b_sandboxes).where(_OF.id == sandbox.id, _OF.state == RUNNING, *later)
+        changed = bool(connection.execute(running.values(ends_us=ends_us)).rowcount)
+        if changed:
+            self.audit.append(connection, _entry(sandbox, by, ends_us=ends_us))
+        return changed
 
     @transaction
-    def set_option(self, connection: Connection, sandbox_id: str, name: str, value: Any) -> None:
+    def set_option(self, connection: Connection, sandbox: E2bSandbox, name: str, value: Any, by: str) -> None:
         """Change one of the options of a sandbox."""
-        found = connection.execute(select(_OF.options).where(_OF.id == sandbox_id).with_for_update()).scalar()
+        which = _OF.id == sandbox.id
+        found = connection.execute(select(_OF.options).where(which).with_for_update()).scalar()
         if found is not None:
             options = json.dumps({**json.loads(found), name: value})
-            connection.execute(update(e2b_sandboxes).where(_OF.id == sandbox_id).values(options=options))
+            connection.execute(update(e2b_sandboxes).where(which).values(options=options))
+            self.audit.append(connection, _entry(sandbox, by, **{name: value}))
 
     @transaction
-    def hold(self, connection: Connection, sandbox_id: str, key_id: str) -> None:
+    def hold(self, connection: Connection, sandbox: E2bSandbox, key_id: str, by: str) -> None:
         """Let a key hold an access token; beyond a limit the key that came first loses its own."""
-        found = connection.execute(select(_OF.key_ids).where(_OF.id == sandbox_id).with_for_update()).scalar()
+        which = _OF.id == sandbox.id
+        found = connection.execute(select(_OF.key_ids).where(which).with_for_update()).scalar()
         if found is None:
             return
-        kept = [one for one in json.loads(found) if one != key_id][1 - _KEYS_LIMIT :]
-        connection.execute(
-            update(e2b_sandboxes).where(_OF.id == sandbox_id).values(key_ids=json.dumps([*kept, key_id]))
-        )
+        held = json.loads(found)
+        kept = [one for one in held if one != key_id][1 - _KEYS_LIMIT :]
+        connection.execute(update(e2b_sandboxes).where(which).values(key_ids=json.dumps([*kept, key_id])))
+        if key_id not in held:
+            self.audit.append(connection, _entry(sandbox, by, token_for=key_id))
 
     async def _change(self, sandbox_id: str, *where: ColumnElement[bool], **values: Any) -> int:
         return await self._execute(update(e2b_sandboxes).where(_OF.id == sandbox_id, *where).values(**values))
+
+
+def _entry(sandbox: E2bSandbox, by: str, **changed: Any) -> AuditEntry:
+    return AuditEntry(sandbox.tenant, "e2b_sandbox_changed", actor=by, thread=sandbox.thread, details=changed)
 
 
 def _sandbox(row: Row[Any]) -> E2bSandbox:

@@ -13,7 +13,7 @@ from gateway.storage.connecting import begin_writing, connect, driver_message
 from gateway.storage.tables import metadata
 from gateway.storage.triggers import FUNCTIONS, TRIGGERS
 
-NEWEST = "0011"
+NEWEST = "0012"
 """The revision that this program works with. It is a constant because alembic is a tenth of a gateway's imports, and
 only a gateway that finds another revision needs it."""
 

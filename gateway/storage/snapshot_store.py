@@ -18,6 +18,7 @@ from gateway.storage.audit_store import AuditEntry
 from gateway.storage.call_journal import REMEMBERED_US
 from gateway.storage.entities import Thread
 from gateway.storage.erasure_store import refuse_under_way, remove_rows
+from gateway.storage.lock_store import refuse_lost
 from gateway.storage.queries import Queries, mapped, matching, page_of, transaction
 from gateway.storage.quota_store import refuse_more_threads
 from gateway.storage.run_writes import metadata_rows
@@ -70,14 +71,15 @@ class SnapshotStore(Queries):
 
     @transaction
     def add(
-        self, connection: Connection, snapshot: Snapshot, request: tuple[str, str], entry: AuditEntry
+        self, connection: Connection, snapshot: Snapshot, request: tuple[str, str], entry: AuditEntry, lock: str = ""
     ) -> frozenset[str]:
         """Write a snapshot and its audit entry; return the ids that it replaces.
 
         `request` is the request id, or "", and digest. A step's snapshot replaces those of the same run from that step
         on, taken by an earlier gateway. ThreadBusy if its thread is being deleted, ConstraintViolated if another
-        snapshot has the request id.
+        snapshot has the request id, Unavailable if the lock was lost.
         """
+        refuse_lost(connection, lock)
         id_, digest = request
         lock_thread(connection, snapshot.thread_id, snapshot.thread)
         replaced: frozenset[str] = frozenset()

@@ -25,6 +25,7 @@ from gateway.storage.queries import mapped, slice_of, transaction, with_thread
 from gateway.storage.quota_store import refuse_more_threads
 from gateway.storage.run_writes import Claim, RunWrite, run_changed, run_started, write_run
 from gateway.storage.tables import RUNS_UNDER_WAY, events, messages, runs, thread_metadata, threads, tool_calls
+from gateway.storage.thread_store import no_thread
 
 _SLICE_CHARS = 1024 * 1024
 T = TypeVar("T")
@@ -75,11 +76,16 @@ class Store(CallJournal):
         found = await self._database.look(_THREAD, {"of_tenant": tenant, "named": thread})
         return bool(found) and found[0].deletion is None
 
-    async def thread(self, tenant: str, name: str, *, limit: int | None = None) -> Thread:
-        """Return a thread of a tenant, created if missing; QuotaExceeded if that would exceed `limit`."""
+    async def thread(self, tenant: str, name: str, *, limit: int | None = None, make: bool = True) -> Thread:
+        """Return a thread of a tenant, created if missing.
+
+        Raises QuotaExceeded if that would exceed `limit`, NotFound without `make`.
+        """
         found = await self._database.look(_THREAD, {"of_tenant": tenant, "named": name})
         if found:
             return Thread(id=found[0].id, tenant=tenant, name=name)
+        if not make:
+            raise no_thread(name)
         made = Thread(id=self.ids("thr"), tenant=tenant, name=name)
         row = {**vars(made), "created_us": self.clock()}
 

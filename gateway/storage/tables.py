@@ -195,8 +195,8 @@ tool_calls = Table(
     Index("ix_tool_calls_tenant", "tenant", "started_us"),
 )
 
-# Snapshots of threads' files, which are in snapshots_dir. Those taken on request survive their thread; the automatic
-# ones (`step`, `run`, `fork`) are deleted with it.
+# Snapshots of threads' files, which are in snapshots_dir or a bucket. Those taken on request survive their thread; the
+# automatic ones (`step`, `run`, `fork`) are deleted with it.
 snapshots = Table(
     "snapshots",
     metadata,
@@ -214,6 +214,16 @@ snapshots = Table(
     Unique("tenant", "request_id", name="uq_snapshots_request_id"),
     Index("ix_snapshots_tenant_created", "tenant", "created_us", "id"),
     Index("ix_snapshots_thread_id", "thread_id", "run_id", "step"),
+)
+
+# Who has a lock on a tenant's snapshots in a bucket; each is renewed while it is held.
+snapshot_locks = Table(
+    "snapshot_locks",
+    metadata,
+    *_key("id"),
+    Column("scope", String(128), nullable=False, index=True),
+    Column("exclusive", Boolean, nullable=False),
+    Column("expires_us", BigInteger, nullable=False),
 )
 
 # Restores and forks with a request id, and the answer once they are done. They are deleted with their thread.

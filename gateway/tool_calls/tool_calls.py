@@ -29,6 +29,7 @@ from agent.tools.toolbox import Toolbox
 from gateway.agents.agents import Workspace, service_tools
 from gateway.approvals.approver import GrantHook, ThreadApprover, load_grants
 from gateway.errors import ApprovalPending, InvalidArgument, Unavailable, Unrecorded
+from gateway.identity.principal import PRINCIPAL, Principal
 from gateway.network.door import Doors, Network, ThreadNetwork, no_network
 from gateway.policy.decision import Facts
 from gateway.redaction.hooks import redaction_hooks
@@ -57,6 +58,7 @@ from sandbox.keeper.keeper import Leases
 from sandbox.sandbox import Sandbox
 
 _NO_TELEMETRY = Telemetry.off()
+_ANYBODY = Principal(None)
 _THREAD_LIMIT_CHARS = 256
 _NAME_LIMIT_CHARS = 128
 # The caches of threads and of their paths: least recently used entries go first.
@@ -179,7 +181,10 @@ class ToolCalls:
     _tool_paths: dict[str, ToolPath] = field(default_factory=dict)
 
     async def thread(self, tenant: Tenant, name: str) -> Thread:
-        """Return a thread, made on first use; an empty name is "default". OtherEngine if its files are on another."""
+        """Return a thread, made on first use; an empty name is "default".
+
+        Raises OtherEngine if its files are on another, NotFound if it is not there and this caller makes none.
+        """
         name = name or "default"
         if len(name) > _THREAD_LIMIT_CHARS or not name.isprintable():
             raise InvalidArgument(f"thread: {_THREAD_LIMIT_CHARS} printable characters at most")
@@ -187,7 +192,8 @@ class ToolCalls:
         thread, looked_s = self._threads.pop(key, (None, 0.0))
         if thread is None or self.clock() - looked_s > _THREAD_KNOWN_S:
             limit = tenant.policy.document.quotas.threads
-            thread, looked_s = await self.store.thread(*key, limit=limit), self.clock()
+            make = PRINCIPAL.get(_ANYBODY).makes_threads
+            thread, looked_s = await self.store.thread(*key, limit=limit, make=make), self.clock()
         if self.engines is not None:
             await self.engines.refuse_other(thread)
         self._threads[key] = (thread, looked_s)

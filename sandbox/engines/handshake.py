@@ -27,15 +27,17 @@ async def connected(channel: Channel, boot: asyncio.Future[None], refuse_dead: C
         try:
             await channel.connect()
             return
-        except (FileNotFoundError, ConnectionRefusedError):
-            pass
+        except (FileNotFoundError, ConnectionRefusedError) as error:
+            refused = error.strerror or error
+        except OSError as error:
+            raise SandboxUnavailable(f"the sandbox daemon cannot be reached: {error.strerror or error}") from error
         now_s = loop.time()
         if boot.done():
             boot.result()
             deadline_s = min(deadline_s, now_s + _BOOT_TIMEOUT_S)
             inspect_at_s = min(inspect_at_s, now_s + _INSPECT_INTERVAL_S)
         if now_s > deadline_s:
-            raise SandboxUnavailable(f"the sandbox daemon did not start within {_BOOT_TIMEOUT_S:.0f} s")
+            raise SandboxUnavailable(f"the sandbox daemon did not start within {_BOOT_TIMEOUT_S:.0f} s ({refused})")
         if now_s > inspect_at_s:
             inspect_at_s = now_s + _INSPECT_INTERVAL_S
             await refuse_dead()

@@ -1,8 +1,9 @@
 """What holds a sandbox, compared with what its spec asks. The kernel's word, read by the daemon, decides."""
 
 import ctypes
+import re
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from sandbox.client.replies import plain_text
@@ -16,6 +17,8 @@ _LANDLOCK_CREATE_RULESET = 444
 _CREATE_RULESET_VERSION = 1
 # The first version in which files may be moved between directories inside a domain; Linux 5.19.
 MOVING_VERSION = 2
+# Versions by the release of the kernel that has them first.
+_LANDLOCK_SINCE = {(5, 13): 1, (5, 19): 2, (6, 2): 3}
 # As many as a daemon reports; there may then be more.
 _MOUNTS_LIMIT = 512
 _SHOWN = 4
@@ -34,10 +37,12 @@ class HostKernel:
     """What the host's kernel can do at all: a sandbox is not refused for what no sandbox here could have.
 
     `swap_limited`: control groups limit swap. `landlock`: processes can be kept from writing under /proc.
+    `gateway_namespaces` are kind -> inode as own_namespaces() has them, none on another machine.
     """
 
     swap_limited: bool = True
     landlock: bool = True
+    gateway_namespaces: Mapping[str, int] = field(default_factory=dict)
 
 
 def has_landlock(version: int = MOVING_VERSION) -> bool:
@@ -45,6 +50,13 @@ def has_landlock(version: int = MOVING_VERSION) -> bool:
     libc = ctypes.CDLL(None)
     offered = libc.syscall(_LANDLOCK_CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint(_CREATE_RULESET_VERSION))
     return int(offered) >= version
+
+
+def landlock_of(kernel: str) -> int:
+    """Return the version of Landlock that kernels of a release have, such as 6.1.0-13-amd64; 0 for none or unknown."""
+    found = re.match(r"(\d+)\.(\d+)", kernel)
+    release = (int(found[1]), int(found[2])) if found else (0, 0)
+    return max((version for since, version in _LANDLOCK_SINCE.items() if since <= release), default=0)
 
 
 @dataclass(frozen=True)
@@ -197,14 +209,13 @@ def weaknesses(
     spec: SandboxSpec,
     *,
     host: HostKernel | None = None,
-    gateway_namespaces: Mapping[str, int] | None = None,
     volumes: Collection[str] = (),
     promise: Promise = DOCKER,
 ) -> list[str]:
     """Return one sentence for each way in which the sandbox is weaker than asked; none means it may be used.
 
     `host` is what its kernel can do at all, everything when not given: what it cannot is not asked for.
-    `gateway_namespaces` are kind -> inode as own_namespaces() has them, `volumes` the paths the image declares.
+    `volumes` are the paths that the image declares.
     """
     host = host or HostKernel()
     found = [*_weak_identities(posture), *_open_calls(posture, spec)]
@@ -236,7 +247,7 @@ def weaknesses(
                 f"{posture.tool_oom_score_adj_min}, the daemon's is {posture.daemon_oom_score_adj}); the engine's "
                 "seccomp profile must let Landlock be used: upgrade the engine."
             )
-        found += _shared_namespaces(posture, gateway_namespaces or {})
+        found += _shared_namespaces(posture, host.gateway_namespaces)
         found += _loose_limits(posture, spec, swap_limited=host.swap_limited, pids_limited=promise.pids_limited)
     return found
 

@@ -35,9 +35,14 @@ class EngineRefused(Exception):
 
 
 class OwnEngine:
-    """The engine below a directory. With `live_restore` its next start leaves containers alone, else it kills them."""
+    """The engine below a directory. With `live_restore` its next start leaves containers alone, else it kills them.
 
-    def __init__(self, directory: Path, *, live_restore: bool = False) -> None:
+    `network` are options of dockerd in place of those that leave its containers without one.
+    """
+
+    def __init__(
+        self, directory: Path, *, live_restore: bool = False, network: Sequence[str] = ("--bridge=none",)
+    ) -> None:
         self.socket = directory / "docker.sock"
         self.url = f"unix://{self.socket}"
         self.cgroup = f"airlock-{directory.name}"
@@ -52,7 +57,7 @@ class OwnEngine:
             f"--pidfile={self._pid_files[0]}",
             f"--cgroup-parent=/{self.cgroup}",
             "--exec-opt=native.cgroupdriver=cgroupfs",
-            "--bridge=none",
+            *network,
             "--iptables=false",
             "--label=airlock.test=chaos",
             *(["--live-restore"] if live_restore else []),
@@ -161,6 +166,14 @@ class OwnEngine:
         """Return the processes that stand between the engine and its containers."""
         return self._named("containerd-shim")
 
+    def space(self) -> int:
+        """Return the process that holds its namespaces, once there is one."""
+        deadline_s = time.monotonic() + _START_S
+        while not (children := _read(f"/proc/{self._holder.pid}/task/{self._holder.pid}/children").split()):
+            assert time.monotonic() < deadline_s, "no namespaces were made"
+            time.sleep(0.01)
+        return int(children[0])
+
     def _named(self, name: str) -> list[int]:
         """Return the engine's own processes of a name."""
         inside = self._space()
@@ -190,9 +203,7 @@ class OwnEngine:
 @contextlib.contextmanager
 def own_engine(*images: str, live_restore: bool = False) -> Iterator[OwnEngine]:
     """Have an engine with these images until the block ends; skips where there can be none."""
-    missing = [program for program in ("dockerd", "unshare") if shutil.which(program) is None]
-    if os.geteuid() != 0 or missing or subprocess.run([*_SPACES, "true"], check=False, capture_output=True).returncode:
-        pytest.skip(f"only root, with dockerd, unshare and namespaces, has an engine of its own (missing: {missing})")
+    skip_without("dockerd", "unshare")
     # Not in pytest's directory: a socket's path must be short.
     engine = OwnEngine(Path(tempfile.mkdtemp(prefix="chaos-")), live_restore=live_restore)
     try:
@@ -201,6 +212,13 @@ def own_engine(*images: str, live_restore: bool = False) -> Iterator[OwnEngine]:
         yield engine
     finally:
         engine.close()
+
+
+def skip_without(*programs: str) -> None:
+    """Skip a test where there can be no engine of its own."""
+    missing = [program for program in programs if shutil.which(program) is None]
+    if os.geteuid() != 0 or missing or subprocess.run([*_SPACES, "true"], check=False, capture_output=True).returncode:
+        pytest.skip(f"only root, with dockerd, unshare and namespaces, has an engine of its own (missing: {missing})")
 
 
 def kill_all(pids: Sequence[int]) -> None:

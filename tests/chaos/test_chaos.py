@@ -29,13 +29,13 @@ from tests.chaos.seen import not_seen
 from tests.chaos.supervised import Supervised, supervised
 from tests.chaos.thread_load import Report, ThreadLoad
 from tests.gateway_process import Home, airlock, make_home
+from tests.integration.sandbox.live_engine import RUNTIME_IMAGE
 from tests.integration.sandbox.made_images import busybox, image
 
 SEEDS = [int(seed) for seed in os.environ.get("AIRLOCK_CHAOS_SEEDS", "1,2").split(",")]
 ROUNDS = int(os.environ.get("AIRLOCK_CHAOS_ROUNDS", str(len(KINDS))))
 TENANTS = ("one", "two")
 THREADS = ("a", "b")
-RUNTIME_IMAGE = "airlock-runtime"
 IDLE_S = 2.0
 _SETTLED_S = 120.0
 _LOG_LINES = 60

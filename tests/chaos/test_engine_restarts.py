@@ -21,11 +21,9 @@ from sandbox.thread_lock import Note
 from tests.chaos.own_engine import EngineRefused, OwnEngine, kill_all, own_engine
 from tests.gateway_process import make_home, served
 from tests.integration.sandbox import live_engine
-from tests.integration.sandbox.live_engine import instance_id, kill, run, text
+from tests.integration.sandbox.live_engine import RUNTIME_IMAGE, instance_id, kill, run, text
 from tests.integration.sandbox.made_images import busybox, image
 from tests.sandbox_keeper import make_keeper
-
-RUNTIME_IMAGE = "airlock-runtime"
 
 
 class Host:
@@ -230,7 +228,7 @@ async def test_what_a_process_leaves_that_dies_before_its_sandbox_has_a_containe
     owner = owner_of(host.spec())
     lock = await died._parts.locks.enter(owner)
     lock.write(Note("t-1", "made"))
-    died._parts.containers.make_channel("t-1")
+    died._parts.channels.begin(owner, "t-1")
     lock.close()
     assert await host.engine().reconcile() == []
     assert list(host.channels.iterdir()) == [host.channels / "locks"]

@@ -1,4 +1,5 @@
-"""The engines that the conformance suite runs on: Docker, in memory, Kubernetes, and with all decorators of a gateway.
+"""The engines that the conformance suite runs on: Docker, also on another machine, in memory, and Kubernetes; some of
+them with all decorators of a gateway.
 
 `kind`, `engine` and `engines` are fixtures. `engine` is one of a session; who needs engines of its own, one after
 another as a gateway is started again, makes them on the test's `engines`.
@@ -35,17 +36,18 @@ from sandbox.engines.sandbox_pool import SandboxPool
 from sandbox.sandbox import Sandbox, SandboxSpec
 from sandbox.transition import Transition
 from tests.conformance.kubernetes_engines import ClusterSite, cluster_of_sandboxes, lose
-from tests.docker_state import containers_of, volumes_of
-from tests.integration.sandbox.live_engine import RUNTIME_IMAGE, instance_id, kill
+from tests.integration.sandbox.live_engine import IMAGE, RUNTIME_IMAGE, instance_id, kill
 from tests.kubernetes.cluster import Cluster
 from tests.relayed_process import INSTANCE, RelayedProcess
+from tests.remote_engine import RemoteEngine, remote_engine
 from tests.unit.gateway.telemetry.seen import watching
 
 
 def only(*kinds: str, reason: str) -> pytest.MarkDecorator:
     """Have a test run on engines of some kinds, for a reason that says what the others do not promise."""
     assert reason
-    return pytest.mark.parametrize("kind", kinds, indirect=True)
+    everywhere = [*kinds, _REMOTE] if "docker" in kinds else kinds
+    return pytest.mark.parametrize("kind", everywhere, indirect=True)
 
 
 Innermost = DockerEngine | MemoryEngine | KubernetesEngine
@@ -109,17 +111,46 @@ class DockerEngines(Engines):
             on_transition=self.transitions.append,
         )
 
+    def docker(self, *arguments: str) -> str:
+        """Return what the docker command says."""
+        return subprocess.run(["docker", *arguments], check=True, capture_output=True, text=True).stdout
+
     async def kill(self, engine: Engine) -> None:
         assert isinstance(engine, DockerEngine)
         kill(engine)
 
     def kill_sandbox(self, sandbox_id: str) -> None:
         name = f"airlock-{self.instance}-{sandbox_id}"
-        subprocess.run(["docker", "kill", name], check=True, capture_output=True)
+        self.docker("kill", name)
 
     def left(self) -> list[str]:
-        here = [path.name for path in self.directory.iterdir()]
-        return [*containers_of(self.instance), *volumes_of(self.instance), *here]
+        mine = f"--filter=label=airlock.instance={self.instance}"
+        there = [*self.docker("ps", "-aq", mine).split(), *self.docker("volume", "ls", "-q", mine).split()]
+        return [*there, *(path.name for path in self.directory.iterdir())]
+
+
+class RemoteEngines(DockerEngines):
+    """Engines on another machine, whose processes see an empty directory in the place of this one's."""
+
+    def __init__(self, directory: Path, machine: RemoteEngine) -> None:
+        super().__init__(directory)
+        self.machine = machine
+        machine.hide(directory)
+
+    def _engine(self) -> DockerEngine:
+        return DockerEngine(
+            instance=self.instance,
+            channel_root=self.directory,
+            runtime_image=RUNTIME_IMAGE,
+            on_transition=self.transitions.append,
+            requests=self.machine.requests(self.directory / "authority.pem"),
+        )
+
+    def docker(self, *arguments: str) -> str:
+        return self.machine.docker(*arguments)
+
+    def left(self) -> list[str]:
+        return [one for one in super().left() if one != "authority.pem"]
 
 
 class MemoryEngines(Engines):
@@ -265,6 +296,7 @@ class _AlwaysReady(SandboxPool):
                 await self.tend()
 
 
+_REMOTE = "docker-remote"
 _ENGINES: dict[str, Callable[[Path], Engines]] = {
     "docker": DockerEngines,
     "memory": MemoryEngines,
@@ -277,19 +309,27 @@ _ENGINES: dict[str, Callable[[Path], Engines]] = {
 _KUBERNETES = ("kubernetes", "kubernetes-tenants")
 
 
-@pytest.fixture(scope="session", params=[*_ENGINES, *_KUBERNETES])
+@pytest.fixture(scope="session", params=[*_ENGINES, _REMOTE, *_KUBERNETES])
 def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
 @pytest.fixture(scope="session")
-def standing(kind: str) -> Iterator[Callable[[Path], Engines]]:
+def machine() -> Iterator[RemoteEngine]:
+    with remote_engine(IMAGE, RUNTIME_IMAGE) as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
+def standing(kind: str, request: pytest.FixtureRequest) -> Iterator[Callable[[Path], Engines]]:
     """What makes engines of a kind: on Kubernetes all of them are over one cluster."""
-    if kind in _ENGINES:
+    if kind in _KUBERNETES:
+        with cluster_of_sandboxes() as cluster:
+            yield partial(KubernetesEngines, cluster, namespace_per_tenant=kind == "kubernetes-tenants")
+    elif kind == _REMOTE:
+        yield partial(RemoteEngines, machine=request.getfixturevalue("machine"))
+    else:
         yield _ENGINES[kind]
-        return
-    with cluster_of_sandboxes() as cluster:
-        yield partial(KubernetesEngines, cluster, namespace_per_tenant=kind == "kubernetes-tenants")
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")

@@ -26,13 +26,14 @@ from sandbox.errors import (
 )
 from sandbox.protocols import ProcessSpec, ProgramSpec
 from sandbox.sandbox import Sandbox, digest, owner_of
-from tests.conformance.engines import Engines, engine, engines, kind, only, standing
+from tests.conformance.engines import Engines, engine, engines, kind, machine, only, standing
 from tests.integration.sandbox.live_engine import LIMITS, run, spec, text
 
 __all__ = [
     "engine",
     "engines",
     "kind",
+    "machine",
     "standing",
 ]  # fixtures of this module: the file systems of this folder need Docker's only
 

@@ -16,5 +16,7 @@ store.py its objects and their history, faults.py its disturbances. scheduler.py
 pod_run.py, volumes.py makes, binds and snapshots their volumes, nodes.py fails. agent_sandbox.py and sandbox_claims.py
 are the controllers of agents.x-k8s.io, whose caches may lag behind the API.
 
+helm.py renders the Helm chart of gateways (test_chart.py); granted() is what its Role gives them, for `cluster.grant`.
+
 It stands beside a real cluster, never instead: `make test-kubernetes` runs the same suites against one.
 """

@@ -1,6 +1,6 @@
-"""An event loop in a thread of its own, and callers in other threads that wait for what runs in it.
+"""An event loop in a thread of its own, and callers that wait for what runs in it: other threads and other loops.
 
-A caller waits interruptibly: Ctrl-C cancels what it waits for, and is raised once that has ended. Functions that the
+A thread waits interruptibly: Ctrl-C cancels what it waits for, and is raised once that has ended. Functions that the
 caller passed, such as `on_output`, run in the caller's thread while it waits.
 """
 
@@ -22,6 +22,7 @@ T = TypeVar("T")
 # Cancelling a tool call tells the gateway, which takes 2 s at most.
 _CANCELLED_WITHIN_S = 5.0
 _STOPPED_WITHIN_S = 5.0
+_CLOSED_MEANWHILE = "this client was closed while the call was under way"
 
 
 class BackgroundLoop:
@@ -38,8 +39,27 @@ class BackgroundLoop:
         """Run a coroutine in the loop and return its result. Raises ClientClosed, WrongProcess, WrongEventLoop."""
         return Waiting[T](self).wait(work)
 
+    async def awaited(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine in the loop and await it in another one; cancelling the await cancels it. Raises as run."""
+        try:
+            future = self._using(lambda loop: asyncio.run_coroutine_threadsafe(work, loop))
+        except BaseException:
+            work.close()
+            raise
+        try:
+            return await asyncio.wrap_future(future)
+        except asyncio.CancelledError:
+            caller = asyncio.current_task()
+            if caller is not None and caller.cancelling():
+                raise
+            raise ClientClosed(_CLOSED_MEANWHILE) from None
+
     def submit(self, work: Callable[[asyncio.AbstractEventLoop], None]) -> None:
         """Call a function in the loop's thread, without waiting; those submitted earlier come first."""
+        self._using(lambda loop: loop.call_soon_threadsafe(work, loop))
+
+    def _using(self, use: Callable[[asyncio.AbstractEventLoop], T]) -> T:
+        """Return what a function does with the loop, which is started if this is its first use."""
         self.check_process()
         self._pid = os.getpid()  # before the lock, which may be locked for ever in a child
         if self.is_current():
@@ -51,7 +71,7 @@ class BackgroundLoop:
                 self._loop = asyncio.new_event_loop()
                 self._thread = threading.Thread(target=_serve, args=(self._loop,), name="airlock-client", daemon=True)
                 self._thread.start()
-            self._loop.call_soon_threadsafe(work, self._loop)
+            return use(self._loop)
 
     def check_process(self) -> None:
         """Raise WrongProcess in a child of the process whose thread this is."""
@@ -75,6 +95,17 @@ class BackgroundLoop:
             loop.call_soon_threadsafe(lambda: loop.create_task(_end(last)))
         if not self.is_current():
             self._thread.join(_STOPPED_WITHIN_S)
+
+
+_OF_PROCESS: dict[int, BackgroundLoop] = {}
+
+
+def shared_loop() -> BackgroundLoop:
+    """Return the loop of this process for clients that belong to no caller's loop; it runs as long as the process.
+
+    A client that is used in it is used in it only. A forked child has a loop of its own.
+    """
+    return _OF_PROCESS.setdefault(os.getpid(), BackgroundLoop())
 
 
 def _serve(loop: asyncio.AbstractEventLoop) -> None:
@@ -144,7 +175,7 @@ class Waiting(Generic[T]):
             self._cancel()
             raise
         if self._task is None or self._task.cancelled():
-            raise ClientClosed("this client was closed while the call was under way")
+            raise ClientClosed(_CLOSED_MEANWHILE)
         return self._task.result()
 
     def _cancel(self) -> None:

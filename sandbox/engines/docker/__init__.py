@@ -11,7 +11,10 @@
     workspace_claims                                 which volume has a thread's files, and its removal, however deep
     docker_requests, request_threads                 what Docker is asked, in threads; one module imports docker
     container_config                                 the configuration of a container: all its isolation
+    engine_address, ssh_tunnel, engine_facts         where the engine is, the way there, what it says of itself
     engine_setup, image_pulls                        the daemon's volume, and images that are pulled
+    channels                                         how daemons are reached:
+    shared_directory, relays                         by sockets on this machine, by relays on another
     lock_directory                                   what several processes of a gateway know of each other's sandboxes
     channel_directory                                which directory has the sockets, and which containers use it
 

@@ -3,7 +3,6 @@
 import asyncio
 import dataclasses
 import logging
-import os
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
@@ -20,7 +19,8 @@ from sandbox.engines.docker.engine_setup import BundleBroken
 from sandbox.engines.docker.lock_directory import retired
 from sandbox.engines.docker.parts import Parts
 from sandbox.engines.handshake import connected, introduced
-from sandbox.engines.posture import HostKernel, own_namespaces, weaknesses
+from sandbox.engines.pooled_sandbox import is_pooled
+from sandbox.engines.posture import HostKernel, weaknesses
 from sandbox.errors import PostureTooWeak, SandboxUnavailable
 from sandbox.sandbox import Owner, SandboxSpec, owner_of
 from sandbox.thread_lock import ThreadLock
@@ -64,8 +64,7 @@ class Blueprint:
         """Raise PostureTooWeak, with every weakness, for a sandbox that is weaker than the spec asks."""
         if log.isEnabledFor(logging.DEBUG):
             log.debug("posture of sandbox %s: %s", sandbox_id, text_format.MessageToString(posture, as_one_line=True))
-        namespaces = own_namespaces()
-        found = weaknesses(posture, self.spec, host=self.host, gateway_namespaces=namespaces, volumes=self.volumes)
+        found = weaknesses(posture, self.spec, host=self.host, volumes=self.volumes)
         if found:
             log.warning("sandbox %s is refused: %s", sandbox_id, " ".join(found))
             raise PostureTooWeak("the sandbox is weaker than its spec and was removed: " + " ".join(found))
@@ -92,7 +91,7 @@ class Boot:
             raise SandboxUnavailable(
                 f"image {spec.image!r} cannot be used: {error}; rebuild it without that VOLUME"
             ) from error
-        where = (parts.instance, parts.channel_root, os.getgid())
+        where = (parts.instance, parts.channels.mount, parts.channels.group)
         site = config.Site(*where, context.runtime, context.workspace_quota, self.channels_identity)
         return Blueprint(spec, found.id, volumes, site, context.host)
 
@@ -120,8 +119,10 @@ class Boot:
         channel: Channel | None = None
         boot: asyncio.Future[None] | None = None
         try:
-            channel = self._parts.containers.make_channel(sandbox_id)
-            boot = asyncio.ensure_future(self._start(blueprint.spec.image, sandbox_id, body))
+            opening = self._parts.channels.begin(None if is_pooled(sandbox_id) else blueprint.owner, sandbox_id)
+            channel = opening.channel
+            starting = asyncio.ensure_future(self._start(blueprint.spec.image, sandbox_id, body))
+            boot = asyncio.ensure_future(opening.beside(starting))
             await self.connected(channel, boot, sandbox_id)
             return channel, await blueprint.verified(channel, sandbox_id)
         except BaseException as error:

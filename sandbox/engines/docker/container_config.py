@@ -5,9 +5,8 @@ Nothing here talks to Docker. Names are derived from hashes, so no text of a ten
 
 import json
 import posixpath
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from sandbox.engines.containment import (
@@ -50,7 +49,7 @@ _EMPTIER_BYTES = 512 * 1024 * 1024
 # How many of the host's tasks a process in gVisor takes, most of them its kernel's; idle, that one has some seventy.
 _GVISOR_TASKS = 16
 # Of every container that runs. Nothing is said of seccomp, so the engine's default filter stays.
-_WALLS: Mapping[str, Any] = {
+WALLS: Mapping[str, Any] = {
     "CapDrop": ["ALL"],
     "SecurityOpt": ["no-new-privileges"],
     "ReadonlyRootfs": True,
@@ -74,23 +73,25 @@ _REMOVED_VARIABLES = (
 
 @dataclass(frozen=True)
 class Runtime:
-    """The daemon's bundle on this engine: its volume, and the command that starts the daemon."""
+    """The daemon's bundle on this engine: its volume, the command that starts the daemon, and the image it is from."""
 
     volume: str
     command: Sequence[str]
+    image: str = ""
 
 
 @dataclass(frozen=True)
 class Site:
     """Where a gateway instance makes its containers.
 
-    `workspace_quota` asks the volume driver for a size limit. `channels` is the identity of `channel_root`, "" where it
-    has none (channel_directory.py).
+    `channel_mount` returns what a sandbox mounts for its socket, by its id, and `channel_group` may enter there
+    (channels.py). `workspace_quota` asks the volume driver for a size limit. `channels` is the identity of the channel
+    directory, "" where it has none (channel_directory.py).
     """
 
     instance: str
-    channel_root: Path
-    gateway_gid: int
+    channel_mount: Callable[[str], dict[str, Any]]
+    channel_group: int
     runtime: Runtime
     workspace_quota: bool
     channels: str = ""
@@ -160,7 +161,7 @@ def container_config(
         # The image's own entry point, user, health check and stop signal are a tenant's code or choice: none is used.
         "Entrypoint": _command(spec, site, pooled),
         "Cmd": [],
-        "User": f"0:{site.gateway_gid}",
+        "User": f"0:{site.channel_group}",
         "WorkingDir": WORKSPACE,
         "Healthcheck": {"Test": ["NONE"]},
         "StopSignal": "SIGKILL",
@@ -173,15 +174,15 @@ def container_config(
             "Init": False,  # pid 1 is ours and reaps
             "NetworkMode": "none",
             "IpcMode": "private",
-            **_WALLS,
+            **WALLS,
             "CapAdd": list(CAPABILITIES),
             "Tmpfs": {**dict.fromkeys(volumes, _NOTHING), **lasting_tmpfs(spec.limits)},
             # gVisor has IPC and network namespaces of its own, which know none of these.
             "Sysctls": {**lasting_ipc(spec.limits), **_SOCKET_BUFFERS} if spec.runtime == "runc" else {},
             "Mounts": [
                 _workspace_mount(spec, site.instance, pooled, quota=site.workspace_quota),
-                {**_volume_mount(site.runtime.volume, RUNTIME_DIRECTORY, runtime_options), "ReadOnly": True},
-                {"Type": "bind", "Source": str(site.channel_root / sandbox_id), "Target": CHANNEL_DIRECTORY},
+                {**volume_mount(site.runtime.volume, RUNTIME_DIRECTORY, runtime_options), "ReadOnly": True},
+                site.channel_mount(sandbox_id),
             ],
             **_limits(spec),
         },
@@ -205,7 +206,7 @@ def _command(spec: SandboxSpec, site: Site, pooled: str) -> list[str]:
 
 def filler_config(image: str, volume: str, instance: str) -> dict[str, Any]:
     """Return a container that is created and never started: creating it fills an empty volume from the image."""
-    mount = _volume_mount(volume, RUNTIME_DIRECTORY, {"Labels": {KIND_LABEL: "runtime"}})
+    mount = volume_mount(volume, RUNTIME_DIRECTORY, {"Labels": {KIND_LABEL: "runtime"}})
     return _never_started(image, {INSTANCE_LABEL: instance, KIND_LABEL: "runtime"}, mount)
 
 
@@ -219,7 +220,7 @@ def carrier_config(image: str, spec: SandboxSpec, instance: str, *, quota: bool,
 
 def emptier_config(image: str, volume: str, instance: str, owner: Owner) -> dict[str, Any]:
     """Return a carrier's container for a volume that is there, whatever it was made of."""
-    return _carrier(image, instance, owner, _volume_mount(volume, WORKSPACE, {"NoCopy": True}))
+    return _carrier(image, instance, owner, volume_mount(volume, WORKSPACE, {"NoCopy": True}))
 
 
 def deep_emptier_config(command: Sequence[str], image: str, volume: str, instance: str, owner: Owner) -> dict[str, Any]:
@@ -235,7 +236,7 @@ def deep_emptier_config(command: Sequence[str], image: str, volume: str, instanc
         "Cmd": [],
         "HostConfig": {
             **body["HostConfig"],
-            **_WALLS,
+            **WALLS,
             "CapAdd": ["SETUID", "SETGID"],
             "Memory": _EMPTIER_BYTES,
             "MemorySwap": _EMPTIER_BYTES,
@@ -279,10 +280,11 @@ def _workspace_mount(spec: SandboxSpec, instance: str, pooled: str, *, quota: bo
     if quota:
         options["DriverConfig"] = {"Name": "local", "Options": {"size": str(spec.limits.workspace_bytes)}}
     volume = volume_of(instance, pooled or owner_of(spec)[1])
-    return _volume_mount(volume, WORKSPACE, options)
+    return volume_mount(volume, WORKSPACE, options)
 
 
-def _volume_mount(volume: str, target: str, options: dict[str, Any]) -> dict[str, Any]:
+def volume_mount(volume: str, target: str, options: dict[str, Any]) -> dict[str, Any]:
+    """Return the mount of a volume, which is made by these options where there is none."""
     return {"Type": "volume", "Source": volume, "Target": target, "VolumeOptions": options}
 
 

@@ -91,7 +91,7 @@ class Creation:
             lock.close()
             return mine
         adopted = attached is not None and mine is None
-        channel = attached.channel if attached is not None and adopted else parts.containers.channel(note.sandbox)
+        channel = attached.channel if attached is not None and adopted else parts.channels.to(owner, note.sandbox)
         made = blueprint.made(note.sandbox, pooled=note.held) == note.made
         try:
             if replacing and not (made and not parts.lifetime.is_over(note)) and lock.unused():

@@ -9,17 +9,17 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from sandbox.engines.docker import docker_requests
 from sandbox.engines.docker.boot import Boot
 from sandbox.engines.docker.creation import Creation
 from sandbox.engines.docker.docker_pool import DockerPool
-from sandbox.engines.docker.docker_requests import DockerRequests, EngineFacts
+from sandbox.engines.docker.docker_requests import DockerRequests
 from sandbox.engines.docker.endings import Endings
+from sandbox.engines.docker.engine_facts import EngineFacts, describe
 from sandbox.engines.docker.parts import Parts
 from sandbox.engines.docker.reconciliation import Reconciliation
 from sandbox.engines.docker.sandbox_listing import SandboxListing
 from sandbox.engines.docker.stopped_containers import StoppedContainers
-from sandbox.engines.docker.workspace_transfer import EngineDisk, WorkspaceTransfer
+from sandbox.engines.docker.workspace_transfer import EngineDisk, UnseenDisk, WorkspaceTransfer
 from sandbox.engines.lifetime import Lifetime
 from sandbox.errors import EngineUnavailable
 from sandbox.transition import STOPPING, OnTransition, ignored
@@ -30,9 +30,10 @@ log = logging.getLogger(__name__)
 class DockerEngine:
     """Satisfies sandbox.engines.engine.Engine; `pool` makes its pooled sandboxes.
 
-    `channel_root` must be the same path for this process and for the engine. `instance` labels what belongs to this
-    gateway and survives its restarts. Processes that share it and the engine must share `channel_root`, where their
-    locks are. `requests`, which the engine closes, is the way to Docker; None means DOCKER_HOST or the default socket.
+    `channel_root` must be the same path for this process and for the engine, unless that is on another machine, as
+    `requests` says. `instance` labels what belongs to this gateway and survives its restarts. Processes that share it
+    and the engine must share `channel_root`, where their locks are. `requests`, which the engine closes, is the way to
+    Docker; None means DOCKER_HOST or the default socket, on this machine.
 
     A sandbox is not used any more `lifetime_s` after it was made. `on_transition` receives transitions; `clock` is in
     seconds since 1970.
@@ -55,7 +56,7 @@ class DockerEngine:
         lifetime = Lifetime(lifetime_s, clock)
         self._parts = parts = Parts(instance, self.channel_root, runtime_image, requests, lifetime, on_transition)
         self.boot, listing = Boot(parts), SandboxListing(parts)
-        transfer = WorkspaceTransfer(parts, EngineDisk(requests))
+        transfer = WorkspaceTransfer(parts, EngineDisk(requests) if requests.relays is None else UnseenDisk())
         self._stopped = stopped = StoppedContainers(parts, self.boot)
         self.pool = DockerPool(parts, self.boot)
         self._endings = endings = Endings(parts, stopped, listing, self.pool, transfer)
@@ -88,7 +89,7 @@ class DockerEngine:
         return context is not None and context.workspace_quota
 
     async def describe(self) -> EngineFacts:
-        return await self._parts.requests.ask(docker_requests.describe)
+        return await self._parts.requests.ask(describe)
 
     async def prepare(self) -> None:
         await self._parts.setup.prepared()

@@ -18,6 +18,7 @@ import logging
 from collections.abc import Sequence
 from functools import partial
 
+from sandbox.client.channel import Channel
 from sandbox.client.channel_sandbox import ChannelSandbox
 from sandbox.engines.background import over
 from sandbox.engines.docker import container_config as config
@@ -108,15 +109,15 @@ class DockerPool:
             lock.retire()
             await self.discard(pooled)
             raise PooledRefused(f"that a sandbox of the pool is claimed cannot be noted: {error}") from error
-        posture = await self._taken(pooled, spec, note, lock)
-        if posture is None:
+        taken = await self._taken(pooled, spec, note, lock)
+        if taken is None:
             lock.retire()
             self.unclaimed[pooled.id] = pooled
             return None
         pooled.lock.retire()
         self.parts.record(owner, note, "creating", _FROM_POOL)
         self.parts.record(owner, note, "running", "ready in the pool")
-        return self.parts.attached.use(note, spec, pooled.sandbox.channel, posture, lock)
+        return self.parts.attached.use(note, spec, *taken, lock)
 
     async def discard(self, pooled: DockerPooled) -> None:
         """Remove a pooled sandbox and all that it has, even if the caller is cancelled."""
@@ -141,16 +142,19 @@ class DockerPool:
             return None
         return lock
 
-    async def _taken(self, pooled: DockerPooled, spec: SandboxSpec, note: Note, lock: ThreadLock) -> pb.Posture | None:
-        """Claim and check a pooled sandbox; return its posture, or None where the thread has files."""
+    async def _taken(
+        self, pooled: DockerPooled, spec: SandboxSpec, note: Note, lock: ThreadLock
+    ) -> tuple[Channel, pb.Posture] | None:
+        """Claim and check a pooled sandbox; return its channel and posture, or None where the thread has files."""
         owner = owner_of(spec)
         claiming = asyncio.ensure_future(self.parts.claims.take(owner, pooled.id))
         checking = asyncio.ensure_future(self._checked(pooled, spec))
         try:
             # Both at once: of a thread that has files the pooled sandbox learns nothing, and stays what it was.
             taken = await asyncio.shield(claiming)
-            posture = await checking
+            posture, channel = await checking, pooled.sandbox.channel
             if taken:
+                channel = await self.parts.channels.claimed(owner, pooled.id, channel)
                 lock.write(dataclasses.replace(note, unchecked=False))
         except BaseException as error:
             checking.cancel()
@@ -165,7 +169,7 @@ class DockerPool:
                 raise
             log.warning("sandbox %s of the pool is not used: %s", pooled.id, error)
             raise PooledRefused(str(error)) from error
-        return posture if taken else None
+        return (channel, posture) if taken else None
 
     async def _checked(self, pooled: DockerPooled, spec: SandboxSpec) -> pb.Posture:
         """Return the posture of a pooled sandbox; raises SandboxError for one that the thread may not have."""

@@ -20,11 +20,16 @@ import docker
 import requests
 from docker.errors import APIError, DockerException, ImageNotFound, NotFound
 from docker.utils import kwargs_from_env
+from urllib3.connection import HTTPConnection
 
+from sandbox.engines.docker.engine_address import RelaySite, engine_address, problem_of
 from sandbox.engines.docker.request_threads import THREADS, RequestThreads
+from sandbox.engines.docker.ssh_tunnel import SshTunnel
 from sandbox.errors import EngineFull, EngineUnavailable, ImageMissing, RuntimeMissing, SandboxUnavailable
 
 _TIMEOUT_S = 60
+_CONNECT_TIMEOUT_S = 10
+_LOST_MS = 15_000
 _CONFLICT_STATUS = 409
 
 # What engine 20.10 says of a runtime that it does not have, and what later ones do.
@@ -35,18 +40,6 @@ _FULL = ("no space left on device", "cannot allocate memory", "resource temporar
 Client: TypeAlias = docker.APIClient
 _Value = TypeVar("_Value")
 _Asked = ParamSpec("_Asked")
-
-
-@dataclass(frozen=True)
-class EngineFacts:
-    """What an engine says of itself; `images` are the names, without tags, of what it has."""
-
-    version: str
-    api_version: str
-    storage_driver: str
-    seccomp: bool
-    runtimes: frozenset[str]
-    images: frozenset[str]
 
 
 @dataclass(frozen=True)
@@ -62,16 +55,48 @@ class StartRefused(SandboxUnavailable):
     """The engine did not start a container; str() is its reason."""
 
 
+class _EngineClient(docker.APIClient):
+    """A client that ignores REQUESTS_CA_BUNDLE and HTTPS_PROXY, which requests would prefer to what it is given."""
+
+    def merge_environment_settings(self, *args: Any, **kwargs: Any) -> Any:
+        self.trust_env = False
+        return super().merge_environment_settings(*args, **kwargs)
+
+    def send(self, *args: Any, **kwargs: Any) -> Any:
+        """Give up on a machine that does not answer at all sooner than on an engine that is busy."""
+        if not self.base_url.startswith("http+docker:"):
+            kwargs["timeout"] = (_CONNECT_TIMEOUT_S, kwargs.get("timeout"))
+        return super().send(*args, **kwargs)
+
+    def notice_lost_peers(self) -> None:
+        """Have connections over the network end when what was sent is not acknowledged."""
+        if self.base_url.startswith("https:"):
+            adapter: Any = self.get_adapter(self.base_url)
+            options = [*HTTPConnection.default_socket_options, (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _LOST_MS)]
+            adapter.init_poolmanager(THREADS, THREADS, socket_options=options)
+
+
 class DockerRequests:
     """The way to one engine. `base_url` is its address, None means DOCKER_HOST or the default socket.
 
-    `named_in` says where that address is configured, for the error of an engine that does not answer.
+    `named_in` says where that address is configured, for the error of an engine that does not answer. `environment` has
+    docker's own variables, DOCKER_TLS_VERIFY and DOCKER_CERT_PATH, for one over the network; None means the process's.
+    `relays` is where the relays of sandboxes are, None for an engine on this machine.
     """
 
-    def __init__(self, base_url: str | None = None, named_in: str = "base_url") -> None:
-        self._base_url = base_url
+    def __init__(
+        self,
+        base_url: str | None = None,
+        named_in: str = "base_url",
+        *,
+        environment: Mapping[str, str] | None = None,
+        relays: RelaySite | None = None,
+    ) -> None:
+        self.relays = relays
+        self._environment = os.environ if environment is None else environment
         self._named_in = named_in if base_url else "DOCKER_HOST"
-        self._address = base_url or os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock"
+        self._address = engine_address(base_url)
+        self._tunnel = SshTunnel(self._address) if self._address.startswith("ssh://") else None
         self.threads = RequestThreads()
         self._client: Client | None = None
         self._connecting = threading.Lock()
@@ -139,6 +164,8 @@ class DockerRequests:
         self.threads.close()
         if self._client is not None:
             self._client.close()
+        if self._tunnel is not None:
+            self._tunnel.close()
 
     def _request(self, request: Callable[[Client], _Value]) -> _Value:
         try:
@@ -153,28 +180,26 @@ class DockerRequests:
 
     def _connected_client(self) -> Client:
         with self._connecting:
+            if self._tunnel is not None:
+                self._tunnel.open()
             if self._client is None:
-                if self._address.startswith("unix://"):
-                    # Probed first because docker hides the kernel's reason and leaks the socket when this fails.
-                    with socket.socket(socket.AF_UNIX) as probe:
-                        probe.settimeout(_TIMEOUT_S)
-                        probe.connect(self._address.removeprefix("unix://"))
-                where = {"base_url": self._base_url} if self._base_url else kwargs_from_env()
-                self._client = docker.APIClient(**where, version="auto", timeout=_TIMEOUT_S, max_pool_size=THREADS)
+                self._client = self._new_client()
             return self._client
 
-
-def describe(client: Client) -> EngineFacts:
-    """Return the facts of an engine."""
-    info, version = client.info(), client.version()
-    return EngineFacts(
-        version=version["Version"],
-        api_version=version["ApiVersion"],
-        storage_driver=info["Driver"],
-        seccomp=any("seccomp" in option for option in info.get("SecurityOptions") or ()),
-        runtimes=frozenset(info.get("Runtimes") or ()),
-        images=frozenset(tag.rpartition(":")[0] for image in client.images() for tag in image["RepoTags"] or ()),
-    )
+    def _new_client(self) -> Client:
+        if problem := problem_of(self._address, self._environment):
+            raise DockerException(problem)
+        address = self._address if self._tunnel is None else f"unix://{self._tunnel.socket}"
+        where = kwargs_from_env({**self._environment, "DOCKER_HOST": address})
+        if address.startswith("unix://"):
+            # Probed first because docker hides the kernel's reason and leaks the socket when this fails.
+            with socket.socket(socket.AF_UNIX) as probe:
+                probe.settimeout(_TIMEOUT_S)
+                probe.connect(address.removeprefix("unix://"))
+            where.pop("tls", None)
+        client = _EngineClient(**where, version="auto", timeout=_TIMEOUT_S, max_pool_size=THREADS)
+        client.notice_lost_peers()
+        return client
 
 
 def engine_info(client: Client) -> dict[str, Any]:

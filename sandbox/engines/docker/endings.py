@@ -79,7 +79,7 @@ class Endings:
         """Stop a sandbox, or remove it if it cannot be stopped; return False while calls are under way in it."""
         if not gate.lock.unused():
             return False
-        channel = self.parts.containers.channel(gate.note.sandbox)
+        channel = self.parts.channels.to(gate.owner, gate.note.sandbox)
         await self.stopped.stop_or_remove(gate.owner, gate.note, channel, reason)
         gate.lock.retire()
         return True

@@ -22,7 +22,7 @@ from sandbox.engines.docker import docker_requests
 from sandbox.engines.docker.docker_requests import Client, DockerRequests
 from sandbox.engines.docker.lock_directory import LockDirectory
 from sandbox.engines.handshake import refuse_other_build
-from sandbox.engines.posture import HostKernel, has_landlock
+from sandbox.engines.posture import MOVING_VERSION, HostKernel, has_landlock, landlock_of, own_namespaces
 from sandbox.errors import ImageMissing, SandboxUnavailable
 from sandbox.file_rules import FILE_RULES_LANDLOCK_VERSION
 from sandbox.thread_lock import ThreadLock
@@ -48,16 +48,25 @@ class BundleBroken(SandboxUnavailable):
     """The daemon did not come up: another gateway may have removed or half filled its bundle."""
 
 
-def prepare(client: Client, image: str, instance: str) -> EngineContext:
+def prepare(client: Client, image: str, instance: str, *, remote: bool = False) -> EngineContext:
     """Inspect the engine's host and fill the runtime volume; raises what fill_runtime() does."""
+    info = docker_requests.engine_info(client)
+    # Of another machine's kernel the release is known, and not what it was built with: sandboxes there may be refused.
+    released = landlock_of(str(info.get("KernelVersion", "")))
+
+    def offers(version: int) -> bool:
+        return released >= version if remote else has_landlock(version)
+
     host = HostKernel(
-        swap_limited=bool(docker_requests.engine_info(client).get("SwapLimit", True)), landlock=has_landlock()
+        swap_limited=bool(info.get("SwapLimit", True)),
+        landlock=offers(MOVING_VERSION),
+        gateway_namespaces={} if remote else own_namespaces(),
     )
     if not host.landlock:
-        log.warning("this kernel has no Landlock (Linux 5.19 on): its own code can have a sandbox killed for memory")
-    if not has_landlock(FILE_RULES_LANDLOCK_VERSION):
+        log.warning("its kernel has no Landlock (Linux 5.19 on): its own code can have a sandbox killed for memory")
+    if not offers(FILE_RULES_LANDLOCK_VERSION):
         log.warning(
-            "this kernel has no Landlock of Linux 6.2: no command starts under a policy with enforcement: kernel; "
+            "its kernel has no Landlock of Linux 6.2: no command starts under a policy with enforcement: kernel; "
             "use a newer kernel, or enforcement: reading; `airlock doctor --config FILE` names the tenants"
         )
     quota = docker_requests.has_quotas(client, f"airlock-{instance}-quota-probe")
@@ -94,7 +103,7 @@ def fill_runtime(client: Client, image: str, instance: str) -> config.Runtime:
         except SandboxUnavailable:
             release_runtime(client, volume)
             raise
-    return config.Runtime(volume, tuple(json.loads(label)))
+    return config.Runtime(volume, tuple(json.loads(label)), found.id)
 
 
 def release_runtime(client: Client, volume: str) -> None:
@@ -166,6 +175,10 @@ class EngineSetup:
             return await asyncio.shield(self._preparing)
         return self.context
 
+    async def runtime(self) -> config.Runtime:
+        """Return the bundle of the runtime image, as prepared() does."""
+        return (await self.prepared()).runtime
+
     async def settled(self) -> None:
         """Wait until nothing is being prepared."""
         await over(self._preparing)
@@ -174,7 +187,9 @@ class EngineSetup:
         self.close()
         self._serving = serving = await self._locks.enter_serving()
         try:
-            self.context = await self._requests.ask(prepare, self._runtime_image, self._instance)
+            self.context = await self._requests.ask(
+                prepare, self._runtime_image, self._instance, remote=self._requests.relays is not None
+            )
         finally:
             serving.hold()
             serving.leave()

@@ -1,8 +1,6 @@
 """What the collaborators of a Docker engine share: the parts that own one thing each, and the gates of threads."""
 
-import os
 import secrets
-import shutil
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass, replace
@@ -12,13 +10,15 @@ from typing import Any, TypeVar
 
 from sandbox.client.channel import Channel
 from sandbox.client.channel_sandbox import ChannelSandbox, EngineRecord
-from sandbox.client.unix_address import UnixAddress
 from sandbox.engines.background import BackgroundTasks
 from sandbox.engines.docker import container_config as config
 from sandbox.engines.docker import docker_requests
+from sandbox.engines.docker.channels import Channels
 from sandbox.engines.docker.docker_requests import Client, DockerRequests
 from sandbox.engines.docker.engine_setup import EngineSetup
 from sandbox.engines.docker.lock_directory import LockDirectory, PoolLocks, StoppedSandboxes
+from sandbox.engines.docker.relays import Relays
+from sandbox.engines.docker.shared_directory import SharedDirectory
 from sandbox.engines.docker.workspace_claims import WorkspaceClaims
 from sandbox.engines.lifetime import Lifetime
 from sandbox.sandbox import LeftSandbox, ListedSandbox, Owner, SandboxSpec, owner_of
@@ -38,7 +38,7 @@ class Containers:
 
     requests: DockerRequests
     instance: str
-    channel_root: Path
+    channels: Channels
 
     def name(self, sandbox_id: str) -> str:
         return config.container_name(self.instance, sandbox_id)
@@ -47,15 +47,21 @@ class Containers:
         return await self.requests.ask(request, self.name(sandbox_id))
 
     async def remove(self, sandbox_id: str) -> None:
-        """Remove a container and its channel directory. One that is gone is no error."""
+        """Remove a container and its channel. One that is gone is no error."""
         await self.ask(docker_requests.remove_container, sandbox_id)
-        directory = self.channel_root / sandbox_id
-        await self.requests.threads.requests.begin(lambda: shutil.rmtree(directory, ignore_errors=True))
+        await self.channels.remove(sandbox_id)
+
+    async def stop(self, sandbox_id: str) -> None:
+        """Stop a container, which keeps all but its memory."""
+        await self.ask(docker_requests.stop_container, sandbox_id)
+        await self.channels.stopped(sandbox_id)
 
     async def remove_each(self, found: Collection[Container]) -> None:
-        """Remove containers of any kind, and no channel directories."""
+        """Remove containers of any kind, with the channels of those that have one."""
         for container in found:
             await self.requests.ask(docker_requests.remove_container, container["Id"])
+            if config.SANDBOX_LABEL in container["Labels"]:
+                await self.channels.remove(id_of(container))
 
     async def usage(self, sandbox: ListedSandbox) -> Usage | None:
         stats = await self.ask(docker_requests.container_stats, sandbox.id)
@@ -84,19 +90,6 @@ class Containers:
     async def owned(self) -> Mapping[str, bool]:
         """Return whether each sandbox of this instance runs, by its id, pooled ones too."""
         return {id_of(one): one["State"] == "running" for one in await self.of_kind("sandbox")}
-
-    def channel(self, sandbox_id: str) -> Channel:
-        return Channel(UnixAddress(self.channel_root / sandbox_id))
-
-    def make_channel(self, sandbox_id: str) -> Channel:
-        """Return the channel to a new sandbox, in a directory made for it."""
-        self.channel_root.mkdir(parents=True, exist_ok=True, mode=0o700)
-        directory = self.channel_root / sandbox_id
-        directory.mkdir()
-        # Root in the container has no power over files of other users, so it enters by the gateway's group.
-        os.chown(directory, -1, os.getgid())
-        directory.chmod(0o770)
-        return Channel(UnixAddress(directory))
 
 
 def id_of(container: Container) -> str:
@@ -189,14 +182,24 @@ class Parts:
     on_transition: OnTransition
 
     def __post_init__(self) -> None:
-        self.containers = Containers(self.requests, self.instance, self.channel_root)
         self.locks = LockDirectory(self.channel_root, self.instance)
         self.pool_locks = PoolLocks(self.channel_root, self.instance)
         self.stopped = StoppedSandboxes(self.channel_root, self.instance, self.lifetime.clock)
         self.claims = WorkspaceClaims(self.requests, self.instance, self.runtime_image)
         self.setup = EngineSetup(self.requests, self.locks, self.instance, self.runtime_image)
+        self.containers = Containers(self.requests, self.instance, self._channels())
         self.attached = AttachedSandboxes(self.lifetime)
         self.background = BackgroundTasks()
+
+    @property
+    def channels(self) -> Channels:
+        return self.containers.channels
+
+    def _channels(self) -> Channels:
+        site = self.requests.relays
+        if site is None:
+            return SharedDirectory(self.channel_root, self.requests.threads.requests)
+        return Relays(self.requests, self.instance, site, self.setup.runtime)
 
     def new_suffix(self) -> str:
         return secrets.token_hex(4)

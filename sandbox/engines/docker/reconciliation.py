@@ -51,7 +51,19 @@ class Reconciliation:
             await self._reconcile_thread(mine, [container for container, owner in containers if owner == mine])
         for mine in {*parts.locks.owners()} - {*owners}:
             await self._reconcile_thread(mine, [])
+        await self._remove_left_channels()
         return parts.attached.adopted()
+
+    async def _remove_left_channels(self) -> None:
+        """Remove channels without a sandbox, of processes whose notes are gone, too."""
+        parts = self.parts
+        # In this order: what is being made is noted before it has a channel, and has a channel before a container.
+        left = {*await parts.channels.left()}
+        left -= {*await parts.containers.owned()} if left else set()
+        left -= {look.note.sandbox for look in parts.locks.looked_at()} | parts.pool_locks.ids() if left else set()
+        for sandbox_id in left:
+            log.info("removing the channel of sandbox %s, which is gone", sandbox_id)
+            await parts.containers.remove(sandbox_id)
 
     async def running(self) -> list[str]:
         return [id_of(one) for one, owner in await self.owned() if not self.stopped.is_at_rest(one, owner)]
@@ -105,7 +117,7 @@ class Reconciliation:
                 stopped = sandbox_id
                 continue
             if adopted is None:
-                adopted = await self._reached(container)
+                adopted = await self._reached(owner, container)
                 if adopted is not None:
                     continue
             log.info("removing the orphaned sandbox %s", sandbox_id)
@@ -122,13 +134,13 @@ class Reconciliation:
             parts.stopped.remove(owner)
         return adopted
 
-    async def _reached(self, container: Container) -> tuple[Note, Channel] | None:
+    async def _reached(self, owner: Owner, container: Container) -> tuple[Note, Channel] | None:
         """Return what is known of the sandbox in a container, and a channel; None when it is not to be used."""
         made = container["Labels"].get(config.MADE_LABEL)
         if container["State"] != "running" or made is None:
             return None
         sandbox_id = id_of(container)
-        channel = self.parts.containers.channel(sandbox_id)
+        channel = self.parts.channels.to(owner, sandbox_id)
         try:
             await introduced(channel)
         except SandboxError as error:

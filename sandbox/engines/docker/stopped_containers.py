@@ -1,8 +1,9 @@
 """StoppedContainers: containers that are stopped, for being idle or on request, and started again by the next call.
 
-A stopped container keeps its configuration, its channel directory and its workspace, and no memory. It has no lock file
-of its thread, so no process counts it as live, and a process with an old connection knows that it is gone; its file of
-StoppedSandboxes says that it exists. All that is done here to a thread's sandbox is done behind the gate of its lock.
+A stopped container keeps its configuration, the directory of its channel and its workspace, and no memory. It has no
+lock file of its thread, so no process counts it as live, and a process with an old connection knows that it is gone;
+its file of StoppedSandboxes says that it exists. All that is done here to a thread's sandbox is done behind the gate of
+its lock.
 """
 
 import asyncio
@@ -11,7 +12,6 @@ from dataclasses import dataclass, replace
 
 from sandbox.client.channel import Channel
 from sandbox.client.remote_processes import RemoteProcesses
-from sandbox.client.unix_address import SOCKET_NAME
 from sandbox.engines.background import over
 from sandbox.engines.docker import docker_requests
 from sandbox.engines.docker.boot import Blueprint, Boot
@@ -55,7 +55,7 @@ class StoppedContainers:
             log.warning("sandbox %s is removed, for that it is stopped cannot be noted: %s", note.sandbox, error)
             return False
         try:
-            await self.parts.containers.ask(docker_requests.stop_container, note.sandbox)
+            await self.parts.containers.stop(note.sandbox)
         except SandboxUnavailable as error:
             log.info("sandbox %s is removed, for it was not stopped: %s", note.sandbox, error)
             self.parts.stopped.remove(owner)
@@ -88,16 +88,18 @@ class StoppedContainers:
             log.info("stopped sandbox %s is replaced: %s", note.sandbox, MADE_OTHERWISE)
             await self._drop(owner, note, lock, MADE_OTHERWISE)
             return None
-        channel = self.parts.containers.channel(note.sandbox)
+        channel: Channel | None = None
         boot: asyncio.Future[None] | None = None
         try:
-            # Of the daemon that has ended: a channel keeps to the first socket that it sees.
-            (self.parts.channel_root / note.sandbox / SOCKET_NAME).unlink(missing_ok=True)
-            boot = asyncio.ensure_future(self.parts.containers.ask(docker_requests.start_again, note.sandbox))
+            opening = self.parts.channels.begin(owner, note.sandbox, again=True)
+            channel = opening.channel
+            starting = asyncio.ensure_future(self.parts.containers.ask(docker_requests.start_again, note.sandbox))
+            boot = asyncio.ensure_future(opening.beside(starting))
             await self.boot.connected(channel, boot, note.sandbox)
             posture = await blueprint.verified(channel, note.sandbox)
         except BaseException as error:
-            channel.close()
+            if channel is not None:
+                channel.close()
             if isinstance(error, EngineUnavailable) or not isinstance(error, SandboxError | OSError):
                 self.parts.background.begin(self._stop_again(boot, note.sandbox, lock))
                 raise
@@ -126,7 +128,7 @@ class StoppedContainers:
         """Stop a container whose start was given up, still behind its gate."""
         try:
             await over(boot)
-            await self.parts.containers.ask(docker_requests.stop_container, sandbox_id)
+            await self.parts.containers.stop(sandbox_id)
         except SandboxError as error:
             log.warning("sandbox %s may run, a later look will find it: %s", sandbox_id, error)
         finally:

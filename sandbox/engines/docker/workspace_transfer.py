@@ -76,6 +76,15 @@ class EngineDisk:
         return self._free_bytes(Path("/"))
 
 
+class UnseenDisk:
+    """The disk of an engine on another machine, which only that sees: it refuses what does not fit."""
+
+    async def refuse_short(self, reserve_bytes: int, coming_bytes: int) -> None: ...
+
+    def watched(self, pieces: Iterable[bytes], reserve_bytes: int) -> Iterable[bytes]:  # noqa: ARG002 - nothing to see
+        return pieces
+
+
 def _refuse_short(free_bytes: int, reserve_bytes: int, coming_bytes: int) -> None:
     if free_bytes - coming_bytes < reserve_bytes:
         # A tenant must not learn how much of the disk others use.
@@ -95,7 +104,7 @@ class WorkspaceTransfer:
     """Satisfies Workspaces. New files are written to a pooled sandbox's volume. A thread has one carrier at most."""
 
     parts: Parts
-    disk: EngineDisk
+    disk: EngineDisk | UnseenDisk
 
     async def save_workspace(self, spec: SandboxSpec, take: Callable[[Contents], _Value]) -> _Value | None:
         owner, claims = owner_of(spec), self.parts.claims

@@ -18,7 +18,7 @@ from sandbox.engines.kubernetes.parts import Parts
 from sandbox.engines.kubernetes.pods import Pod
 from sandbox.engines.kubernetes.records import Record
 from sandbox.engines.kubernetes.setup import unclaimed_name
-from sandbox.engines.posture import MOVING_VERSION, HostKernel, own_namespaces, weaknesses
+from sandbox.engines.posture import MOVING_VERSION, HostKernel, weaknesses
 from sandbox.errors import DaemonLost, PostureTooWeak, SandboxUnavailable
 from sandbox.sandbox import Owner, SandboxSpec
 from sandbox.tls.identity import sandbox_name
@@ -54,7 +54,7 @@ class Inspection:
         # Its node's kernel is not this process' own; swap is the kubelet's, which uses none by default.
         host = HostKernel(swap_limited=False, landlock=posture.landlock_version >= MOVING_VERSION)
         promise = judged.kubernetes(pids_limited=not self.allow_unlimited_pids)
-        found = weaknesses(posture, spec, host=host, gateway_namespaces=own_namespaces(), promise=promise)
+        found = weaknesses(posture, spec, host=host, promise=promise)
         if found:
             log.warning("sandbox %s is refused: %s", sandbox_id, " ".join(found))
             raise PostureTooWeak("the sandbox is weaker than its spec and was removed: " + " ".join(found))

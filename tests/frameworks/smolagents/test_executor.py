@@ -10,7 +10,7 @@ from smolagents.models import ChatMessage, MessageRole, Model
 from smolagents.utils import AgentError
 
 from airlock import Client, errors
-from gateway.integrations import any_loop
+from airlock.background_loop import shared_loop
 from gateway.integrations.smolagents import AirlockExecutor
 
 
@@ -101,9 +101,9 @@ def test_a_gateway_that_is_not_there_is_raised(api_key: str) -> None:
 
 def test_files_of_the_thread_are_those_of_the_code(executor: AirlockExecutor, airlock: Client, thread: str) -> None:
     data = bytes(range(256)) * 4096 * 8
-    any_loop.wait(airlock.write_file(thread, "in.bin", data))
+    shared_loop().run(airlock.write_file(thread, "in.bin", data))
     assert executor("data = open('in.bin', 'rb').read(); open('out.bin', 'wb').write(data[::-1]); len(data)").output
-    assert any_loop.wait(airlock.read_file(thread, "out.bin")) == data[::-1]
+    assert shared_loop().run(airlock.read_file(thread, "out.bin")) == data[::-1]
 
 
 def test_two_threads_have_interpreters_of_their_own_at_once(airlock: Client, thread: str) -> None:

@@ -11,7 +11,7 @@ from strands.sandbox import ExecutionResult, StreamChunk
 from strands.sandbox.errors import SandboxPathNotFoundError, SandboxTimeoutError
 
 from airlock import Client, errors
-from gateway.integrations import any_loop
+from airlock.background_loop import shared_loop
 from gateway.integrations.strands import AirlockSandbox
 
 
@@ -120,5 +120,5 @@ def test_an_interrupt_cancels_a_call_that_is_waited_for() -> None:
 
     threading.Thread(target=interrupt, daemon=True).start()
     with pytest.raises(KeyboardInterrupt):
-        any_loop.wait(endless())
+        shared_loop().run(endless())
     assert ended.wait(60)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
@@ -189,16 +190,32 @@ async def test_a_revoked_key_takes_its_tokens_along(gateway: Listening, connecti
 async def test_what_is_done_is_on_record_as_the_keys(sandbox: Sandbox, gateway: Listening) -> None:
     sandbox.commands.run("echo recorded")
     sandbox.files.write("recorded", "x")
+    sandbox.set_timeout(1800)
+    sandbox.update_network({"deny_out": ["8.8.8.8"]})
     thread = f"e2b-{sandbox.sandbox_id}"
     async with Client(gateway.address, gateway.home.make_key("default", "audit")) as client:
         records = await client.audit(AuditQuery(thread=thread), limit=500)
     assert {one.actor for one in records} == {gateway.key[: len(records[0].actor)]}
     assert {"execute", "write_file"} <= {one.tool for one in records}
+    changed = [json.loads(one.details) for one in records if one.kind == "e2b_sandbox_changed"]
+    assert [next(iter(one)) for one in changed] == ["egress", "ends_us"]
+    assert changed[0] == {"egress": {"deny": ["8.8.8.8"], "allow": []}}
 
 
 async def test_killing_a_sandbox_deletes_its_thread(connection: Connection, gateway: Listening) -> None:
     sandbox = Sandbox.create(**connection)
     sandbox.kill()
     async with Client(gateway.address, gateway.key) as client:
+        with pytest.raises(NotFound):
+            await client.get_thread(f"e2b-{sandbox.sandbox_id}")
+
+
+async def test_a_deleted_thread_is_not_made_again_by_its_sandbox(connection: Connection, gateway: Listening) -> None:
+    sandbox = Sandbox.create(**connection)
+    sandbox.files.write("file", "text")
+    async with Client(gateway.address, gateway.key) as client:
+        await client.delete_thread(f"e2b-{sandbox.sandbox_id}")
+        with pytest.raises(TimeoutException, match="was not found"):
+            sandbox.files.write("file", "text")
         with pytest.raises(NotFound):
             await client.get_thread(f"e2b-{sandbox.sandbox_id}")

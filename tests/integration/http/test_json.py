@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx2 as httpx
@@ -12,6 +13,7 @@ import pytest
 
 from gateway.client import AuditQuery, Client
 from gateway.composition.services import service_files
+from gateway.http.calls import BODY_TIMEOUT_S
 from gateway.http.http_rules import rules_of
 from tests.integration.http.conftest import Listening
 
@@ -154,6 +156,9 @@ async def test_a_path_says_which_methods_it_has(gateway: Listening) -> None:
         answer = await client.delete("/v1/runs")
         assert (answer.status_code, answer.headers["allow"]) == (405, "GET, POST")
         assert (await client.get("/v1/nothing")).status_code == 404
+        for path in ("/v1/threads/%ff", "/v1/threads/%ff/content?path=a"):
+            answer = await client.get(path)
+            assert (answer.status_code, "%ff" in answer.json()["detail"]) == (400, True)
 
 
 async def test_output_comes_as_events_and_the_result_last(gateway: Listening) -> None:
@@ -200,6 +205,18 @@ async def test_a_deadline_ends_a_call(gateway: Listening) -> None:
         assert (answer.status_code, answer.json()["reason"]) == (504, "DEADLINE_EXCEEDED")
         answer = await client.post("/v1/tools/execute:call", json=body, headers={"grpc-timeout": "soon"})
         assert answer.status_code == 400
+
+
+@pytest.mark.full
+async def test_a_client_may_be_silent_between_two_lines(gateway: Listening) -> None:
+    async def lines() -> AsyncIterator[bytes]:
+        yield b'{"run": {"program": {"argv": ["cat"]}, "stdin": true}}\n'
+        await asyncio.sleep(BODY_TIMEOUT_S + 2)
+        yield b'{"stdin_text": "late"}\n{"end": true}\n'
+
+    async with gateway.client() as client:
+        answer = await client.post("/v1/threads/json/programs:run", content=lines())
+    assert json.loads(events_of(answer)[0]["data"])["stdout_text"] == "late"
 
 
 async def test_a_program_reads_lines_of_the_body(gateway: Listening) -> None:

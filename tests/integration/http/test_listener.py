@@ -17,7 +17,9 @@ from gateway.errors import Misconfigured
 from gateway.http.connections import CONNECTIONS_OF_A_HOST, HEAD_LIMIT_BYTES
 from tests.gateway_process import airlock_process, make_home, served
 from tests.integration.http.conftest import Listening, listening
+from tests.postgres import PostgresServer
 from tests.unit.gateway.identity.test_tls import Authority
+from tests.waiting import eventually
 
 # On a machine where another gateway may serve.
 _SERVE = ("serve", "--listen", "127.0.0.1:0")
@@ -38,6 +40,23 @@ def test_health_needs_no_credential_and_names_the_version(gateway: Listening) ->
     assert answer.status_code == 200
     assert answer.json()["status"] == "SERVING"
     assert answer.json()["version"]
+
+
+def test_a_gateway_whose_database_is_down_lives_and_is_not_healthy(
+    tmp_path: Path, postgres_server: PostgresServer
+) -> None:
+    home = make_home(tmp_path)
+    with postgres_server.database() as url:
+        home.store_in(url)
+        home.configure(sandbox={"engine": "memory"})
+        with listening(home) as serving:
+            postgres_server.stop()
+            try:
+                assert eventually(lambda: httpx.get(f"{serving.url}/healthz").status_code == 503, 30)
+                assert httpx.get(f"{serving.url}/livez").status_code == 200
+            finally:
+                postgres_server.start()
+            assert eventually(lambda: httpx.get(f"{serving.url}/healthz").status_code == 200, 30)
 
 
 def test_an_unknown_path_and_a_wrong_method_are_problem_documents(gateway: Listening) -> None:

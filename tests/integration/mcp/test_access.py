@@ -70,6 +70,19 @@ def test_a_thread_of_another_tenant_is_another_thread(gateway: Served, post: Pos
     assert "no such file" in theirs.text
 
 
+@pytest.mark.parametrize(
+    "path, said",
+    [
+        ("/mcp/threads/", "the path names no thread: /mcp/threads/THREAD, or /mcp for the thread default"),
+        ("/mcp/threads/%ff", "the path has '%ff', which is not UTF-8 once it is decoded"),
+        ("/mcp/threads/%00", "thread: 256 printable characters at most"),
+    ],
+)
+def test_a_path_without_a_threads_name_is_refused(post: Post, path: str, said: str) -> None:
+    listed = post({"method": "tools/call", "params": {"name": "ls", "arguments": {}}}, path=path)
+    assert said in listed.text
+
+
 def test_what_the_protocol_does_not_know_is_refused_with_its_own_errors(post: Post) -> None:
     meta = {f"io.modelcontextprotocol/{name}": value for name, value in _ENVELOPE.items()}
     headers = {"mcp-protocol-version": "1999-01-01", "mcp-method": "tools/list"}

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -19,7 +20,7 @@ from tests.docker_state import containers_of, volumes_of
 from tests.made_instances import record_instance
 
 IMAGE = "airlock-sandbox"
-RUNTIME_IMAGE = "airlock-runtime"
+RUNTIME_IMAGE = os.environ.get("AIRLOCK_TEST_RUNTIME_IMAGE", "airlock-runtime")
 LIMITS = SandboxLimits(memory_bytes=256 * 1024 * 1024, workspace_bytes=64 * 1024 * 1024, pids=64)
 
 

@@ -230,10 +230,10 @@ async def test_an_engine_closes_when_what_its_cancelled_caller_began_is_done(
     engine = DockerEngine(instance=instance_id(), channel_root=tmp_path, runtime_image=RUNTIME_IMAGE)
     began, goes_on, prepare = threading.Event(), threading.Event(), engine_setup.prepare
 
-    def slow(client: Client, image: str, instance: str) -> EngineContext:
+    def slow(client: Client, image: str, instance: str, *, remote: bool) -> EngineContext:
         began.set()
         assert goes_on.wait(60)
-        return prepare(client, image, instance)
+        return prepare(client, image, instance, remote=remote)
 
     monkeypatch.setattr(engine_setup, "prepare", slow)
     creating = asyncio.ensure_future(engine.create(spec()))

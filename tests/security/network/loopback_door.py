@@ -9,7 +9,6 @@ import ssl
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -102,7 +101,7 @@ class LoopbackDoor:
     def start(self, approvals: ApprovalStore, thread: Thread) -> None:
         connections = ConnectionPolicy(thread, lambda: self.policy, approvals)
         context = ssl.create_default_context()
-        opening = Opening(thread.tenant, (), Path("/nonexistent"), lambda: Trust(context, context))
+        opening = Opening(thread.tenant, (), b"secret", lambda: Trust(context, context))
         records = ConnectionRecords(cast(Any, self.records))
         self.door = Door(cast(Any, self.sandbox), connections, records, opening, calls=[CALL])
 

@@ -49,7 +49,7 @@ async def test_a_credential_is_used_only_if_it_is_for_the_agents_of_all_calls(
         }
     )
     trust = door.door.opening.trust
-    door.door.opening = Opening("acme", [settings], tmp_path / "network", trust)
+    door.door.opening = Opening("acme", [settings], b"secret", trust)
     door.policy = policy(allow("api.test"))
     placeholder = door.door.opening.credentials.environment(Caller("reviewer", "execute"))["T"]
     door.door.calls[:] = calls

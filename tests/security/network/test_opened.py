@@ -34,7 +34,7 @@ async def opened(
     authority.issue_cert("a.test").configure_cert(context)
     if alpn:
         context.set_alpn_protocols(alpn)
-    door.door.opening = Opening("acme", (), directory / "network", trust_in(authority))
+    door.door.opening = Opening("acme", (), b"secret", trust_in(authority))
     door.policy = policy(*rules)
     return await door.serve(handler, "a.test", tls=context)
 

@@ -140,7 +140,7 @@ async def test_credentials_are_used_in_their_header_below_their_paths_and_nowher
     (tmp_path / "secret").write_text("the-real-token-0123")
     found = {"name": "api", "env": "T", "hosts": [f"a.test:{server.port}"], "path_prefixes": ["/v1"]}
     settings = CredentialSettings.model_validate({**found, "secret": {"file": str(tmp_path / "secret")}})
-    opening = Opening("acme", [settings], tmp_path / "network", door.door.opening.trust)
+    opening = Opening("acme", [settings], b"secret", door.door.opening.trust)
     door.door.opening = opening
     placeholder = opening.credentials.environment(Caller("agent", "execute"))["T"].encode()
     bearer = (b"authorization", b"Bearer " + placeholder)

@@ -79,7 +79,7 @@ async def test_grpc(door: LoopbackDoor, tmp_path: Path) -> None:
     port = server.add_secure_port("127.0.0.1:0", grpc.ssl_server_credentials(pairs))
     await server.start()
     door.names["a.test"] = [["127.0.0.1"]]
-    door.door.opening = Opening("acme", (), tmp_path / "network", trust_in(authority))
+    door.door.opening = Opening("acme", (), b"secret", trust_in(authority))
     door.policy = policy(allow("a.test", methods=["POST"], url_paths=["/echo.Echo/**"]))
     async with proxy(door) as address:
         credentials = grpc.ssl_channel_credentials(door.door.opening.authority.ca_pem.encode())

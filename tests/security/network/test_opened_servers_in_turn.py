@@ -116,7 +116,7 @@ async def test_a_credential_is_on_the_record_of_the_connection_that_carried_it(
     (tmp_path / "secret").write_text("the-real-token-0123")
     found = {"name": "api", "env": "T", "hosts": [f"a.test:{server.port}"], "path_prefixes": ["/v1"]}
     settings = CredentialSettings.model_validate({**found, "secret": {"file": str(tmp_path / "secret")}})
-    opening = Opening("acme", [settings], tmp_path / "network", door.door.opening.trust)
+    opening = Opening("acme", [settings], b"secret", door.door.opening.trust)
     door.door.opening = opening
     bearer = b"Bearer " + opening.credentials.environment(Caller("agent", "execute"))["T"].encode()
     if protocol == "h2":

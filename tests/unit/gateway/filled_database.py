@@ -13,7 +13,7 @@ from gateway.storage.tables import metadata
 
 # The audit is a chain, and filled as one.
 AUDIT = ("audit_records", "audit_heads")
-OF_NO_TENANT = ("settings", "gateways", "policies")
+OF_NO_TENANT = ("settings", "gateways", "policies", "snapshot_locks")
 _ENDED = {"status": "completed", "state": "finished"}
 
 

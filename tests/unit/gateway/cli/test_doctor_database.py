@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
-from gateway.cli.doctor_config import Finding, database_finding
+from gateway.cli.doctor_config import database_finding
+from gateway.cli.finding import Finding
 from gateway.config.config import Config
 from gateway.storage.connecting import connect
 from gateway.storage.migration import NEWEST, revision_of, upgrade

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gateway.cli.doctor_config import Finding, is_migrated, policies_in_force
+from gateway.cli.doctor_config import is_migrated, policies_in_force
+from gateway.cli.finding import Finding
 from gateway.config.config import Config
 from gateway.storage.database import Database
 from gateway.storage.policy_store import PolicyStore

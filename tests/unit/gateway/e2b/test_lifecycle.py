@@ -43,7 +43,7 @@ async def test_sandboxes_that_stay_busy_keep_no_other_tenants_from_their_end(
     async def named(name: str) -> str:
         return name
 
-    parts: Any = SimpleNamespace(delete=delete, named=named, forget=lambda _id: None)
+    parts: Any = SimpleNamespace(delete=delete, named=named)
     async with in_background(Lifecycle(store, parts, parts, parts, parts).follow(), "ends"):
         async with asyncio.timeout(30):
             await ended.wait()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ssl
-import stat
 import subprocess
 from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime, timedelta
@@ -22,10 +21,8 @@ from gateway.network.tls_server import accept_tls
 _NOW = datetime.now(UTC)
 
 
-def _open(tmp_path: Path, tenant: str = "acme", days: int = 0, limit: int = 128) -> CertificateAuthority:
-    return CertificateAuthority.open(
-        tmp_path / "made" / f"{tenant}.pem", tenant, limit=limit, now=lambda: _NOW + timedelta(days=days)
-    )
+def _open(tenant: str = "acme", days: int = 0, secret: bytes = b"secret") -> CertificateAuthority:
+    return CertificateAuthority(secret, tenant, now=lambda: _NOW + timedelta(days=days))
 
 
 def _trusting(*pems: str) -> ssl.SSLContext:
@@ -75,16 +72,20 @@ async def _ask(port: int, host: str, trusted: ssl.SSLContext, data: bytes = b"x"
 
 
 @pytest.mark.parametrize("host", ["good.example", "xn--bcher-kva.example", "a" * 63 + ".example.com", "127.0.0.1"])
-async def test_a_client_that_trusts_the_authority_is_served(tmp_path: Path, host: str) -> None:
-    authority = _open(tmp_path)
+async def test_a_client_that_trusts_the_authority_is_served(host: str) -> None:
+    authority = _open()
     async with _opened(authority.context) as port:
         assert await _ask(port, host, _trusting(authority.ca_pem)) == "http/1.1"
 
 
-async def test_no_other_tenants_client_and_no_other_host_is_served(tmp_path: Path) -> None:
-    authority, other = _open(tmp_path), _open(tmp_path, "other")
+async def test_no_other_tenants_client_and_no_other_host_is_served() -> None:
+    authority, other, foreign = _open(), _open("other"), _open(secret=b"of another database")
     async with _opened(lambda _: authority.context("good.example")) as port:
-        for host, pem in (("good.example", other.ca_pem), ("evil.example", authority.ca_pem)):
+        for host, pem in (
+            ("good.example", other.ca_pem),
+            ("good.example", foreign.ca_pem),
+            ("evil.example", authority.ca_pem),
+        ):
             with pytest.raises(ssl.SSLCertVerificationError):
                 await _ask(port, host, _trusting(pem))
         assert await _ask(port, "good.example", _trusting(authority.ca_pem)) == "http/1.1"
@@ -92,43 +93,38 @@ async def test_no_other_tenants_client_and_no_other_host_is_served(tmp_path: Pat
 
 def test_openssl_finds_nothing_wrong_with_it(tmp_path: Path) -> None:
     pem = tmp_path / "ca.pem"
-    pem.write_text(_open(tmp_path).ca_pem)
+    pem.write_text(_open().ca_pem)
     subprocess.run(["openssl", "verify", "-x509_strict", "-CAfile", pem, pem], check=True, capture_output=True)
 
 
-def test_the_key_is_in_one_file_that_its_owner_alone_reads(tmp_path: Path) -> None:
-    authority = _open(tmp_path)
-    assert [path.name for path in (tmp_path / "made").iterdir()] == ["acme.pem"]
-    path = tmp_path / "made" / "acme.pem"
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
-    assert "PRIVATE" not in authority.ca_pem
-    assert _open(tmp_path).ca_pem == authority.ca_pem
-    path.chmod(0o640)
-    with pytest.raises(ValueError, match="others may read it"):
-        _open(tmp_path)
-    path.chmod(0o600)
-    path.write_bytes(b"nothing")
-    with pytest.raises(ValueError, match="not a private key"):
-        _open(tmp_path)
+async def test_what_trusts_one_gateway_of_a_database_trusts_all() -> None:
+    one, two = _open(), _open(days=-3)
+    assert one.ca_pem != two.ca_pem
+    assert "PRIVATE" not in one.ca_pem
+    async with _opened(two.context) as port:
+        assert await _ask(port, "good.example", _trusting(one.ca_pem)) == "http/1.1"
+    assert one.derived_key == two.derived_key
+    assert len({one.derived_key, _open("other").derived_key, _open(secret=b"another").derived_key}) == 3
 
 
-def test_a_renewed_authority_has_the_same_key_so_the_old_one_stays_trusted(tmp_path: Path) -> None:
-    first = _open(tmp_path)
-    assert _open(tmp_path, days=540).ca_pem == first.ca_pem
-    renewed = _open(tmp_path, days=560)
-    assert renewed.ca_pem != first.ca_pem
-    assert _open(tmp_path, days=560).ca_pem == renewed.ca_pem
-    leaf = renewed._leaf("good.example")
-    for trusted in (renewed, first):
-        store = Store([x509.load_pem_x509_certificate(trusted.ca_pem.encode())])
+def test_a_certificate_that_expires_is_replaced_by_one_for_the_same_key() -> None:
+    days = 0
+    authority = CertificateAuthority(b"secret", "acme", now=lambda: _NOW + timedelta(days=days))
+    first = authority.ca_pem
+    days = 540
+    assert authority.ca_pem == first
+    days = 560
+    assert authority.ca_pem != first
+    leaf = authority._leaf("good.example")
+    for trusted in (authority.ca_pem, first):
+        store = Store([x509.load_pem_x509_certificate(trusted.encode())])
         verifier = PolicyBuilder().store(store).time(_NOW + timedelta(days=560))
         verifier.build_server_verifier(x509.DNSName("good.example")).verify(leaf, [])
 
 
-def test_contexts_are_kept_renewed_and_bounded(tmp_path: Path) -> None:
+def test_contexts_are_kept_renewed_and_bounded() -> None:
     days = 0.0
-    authority = CertificateAuthority.open(tmp_path / "a.pem", "a", limit=2, now=lambda: _NOW + timedelta(days=days))
+    authority = CertificateAuthority(b"secret", "a", limit=2, now=lambda: _NOW + timedelta(days=days))
     first = authority.context("a.example")
     assert authority.context("a.example") is first
     days = 6.5
@@ -140,8 +136,8 @@ def test_contexts_are_kept_renewed_and_bounded(tmp_path: Path) -> None:
     assert authority.context("a.example") is kept
 
 
-async def test_a_client_that_does_not_finish_the_handshake_is_closed(tmp_path: Path) -> None:
-    context = _open(tmp_path).context("good.example")
+async def test_a_client_that_does_not_finish_the_handshake_is_closed() -> None:
+    context = _open().context("good.example")
     failed: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

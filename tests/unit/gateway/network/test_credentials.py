@@ -355,7 +355,7 @@ async def test_it_works_through_tls_that_the_gateway_opens(secret: Path, tmp_pat
     issuer.issue_cert("api.example").configure_cert(serving)
     trusting = ssl.create_default_context()
     issuer.configure_trust(trusting)
-    authority = CertificateAuthority.open(tmp_path / "ca.pem", "acme")
+    authority = CertificateAuthority(b"secret", "acme")
     credentials = Credentials([_settings(secret)])
     assert credentials.opens("api.example", 443)
     assert not credentials.opens("other.example", 443)

@@ -109,7 +109,7 @@ async def _door(tmp_path: Path, files: Path) -> AsyncIterator[_Door]:
         "secret": {"file": str(tmp_path / "secret")},
     }
     credentials = Credentials([CredentialSettings.model_validate(settings)])
-    authority = CertificateAuthority.open(tmp_path / "ca" / "acme.pem", "acme")
+    authority = CertificateAuthority(b"secret", "acme")
     (tmp_path / "ca.pem").write_text(authority.ca_pem)
     issuer = trustme.CA()
     serving, trusting = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH), ssl.create_default_context()

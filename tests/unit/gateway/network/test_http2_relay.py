@@ -245,7 +245,7 @@ async def test_curl_speaks_it_through_tls_that_is_opened(tmp_path: Path) -> None
     issuer.issue_cert("good.example").configure_cert(serving)
     issuer.configure_trust(trusting)
     serving.set_alpn_protocols(["h2", "http/1.1"])
-    authority = CertificateAuthority.open(tmp_path / "ca" / "acme.pem", "acme")
+    authority = CertificateAuthority(b"secret", "acme")
     (tmp_path / "ca.pem").write_text(authority.ca_pem)
     gate = Gate({"good.example": 0})
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import shutil
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -90,6 +91,27 @@ async def test_an_edit_comes_into_force_and_a_bad_one_does_not(
         assert await _rule(policies) == "second"
         history = await policies.store.history("t0", 10)
         assert [(change.kind, change.by) for change in history] == [("file", f"file {file}")] * 2
+
+
+async def test_a_mounted_config_map_is_followed_to_its_next_version(tmp_path: Path) -> None:
+    """The kubelet makes each version a directory, points a link at it, and removes the one before."""
+    mount = tmp_path / "mount"
+
+    def publish(version: str) -> None:
+        (mount / version).mkdir(parents=True)
+        _config(mount / version)
+        (mount / version / "t.yaml").write_text(_text(version), encoding="utf-8")
+        (mount / "next").symlink_to(version)
+        (mount / "next").rename(mount / "..data")
+
+    publish("first")
+    for name in ("airlock.yaml", "t.yaml"):
+        (mount / name).symlink_to(f"..data/{name}")
+    async with _gateway(tmp_path, Config.load(mount / "airlock.yaml")) as policies:
+        assert await _rule(policies) == "first"
+        publish("second")
+        shutil.rmtree(mount / "first")
+        await _until(policies, "second")
 
 
 async def test_a_first_start_with_a_bad_file_is_refused_with_every_problem(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from gateway.policy.document import LimitsSection, PolicyDocument, ResultRule, R
 from gateway.policy.judge import Policy
 from gateway.services.approval_service import ApprovalService
 from gateway.services.tool_service import ToolService
+from gateway.serving.edge import FirstMessageTimeout
 from gateway.storage.approval_store import ApprovalStore
 from gateway.storage.database import Database
 from gateway.storage.store import Store
@@ -61,7 +62,7 @@ async def client(database: Database) -> AsyncIterator[Client]:
     store = ApprovalStore(database)
     calls = made_tool_calls(database, approvals=store)
     approvals = Approvals(store, calls.prepare, poll_s=0.01)
-    server = grpc.aio.server()
+    server = grpc.aio.server(interceptors=(FirstMessageTimeout(),))
     approval_service_pb2_grpc.add_ApprovalServiceServicer_to_server(ApprovalService(approvals, anybody), server)
     service = ToolService(calls, anybody, RequestedCalls(calls, Store(database)))
     tool_service_pb2_grpc.add_ToolServiceServicer_to_server(service, server)
@@ -200,6 +201,17 @@ async def test_messages_out_of_turn_are_refused(
         with client._translated():
             async for _ in call:
                 pass
+
+
+async def test_a_second_message_that_cannot_be_decoded_is_refused(client: Client, recorded: Recorded) -> None:
+    path = "/gateway.v1.ToolService/RunCallerTool"
+    call = client._open(client._open_channel().stream_stream(path))
+    await call.write(CALL.SerializeToString())
+    await call.read()
+    await call.write(b"\xff")
+    with pytest.raises(InvalidArgument, match="the request cannot be decoded: "), client._translated():
+        await call.read()
+    assert (await recorded())[0]["outcome"] == "failed"
 
 
 async def aiter_of(messages: list[pb.RunCallerToolRequest]) -> AsyncIterator[pb.RunCallerToolRequest]:

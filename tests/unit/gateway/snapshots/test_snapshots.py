@@ -15,6 +15,7 @@ from gateway.config.model_settings import ModelSettings
 from gateway.errors import Internal, NotFound, QuotaExceeded, RequestIdReused, ThreadBusy, TooLarge, Unavailable
 from gateway.policy.document import PolicyDocument, QuotasSection
 from gateway.policy.judge import Policy
+from gateway.snapshots.places import OnDisk, Place
 from gateway.snapshots.snapshot_directory import SnapshotDirectory
 from gateway.snapshots.snapshots import Snapshots
 from gateway.storage.audit_store import AuditEntry
@@ -42,7 +43,9 @@ class Killed(BaseException):
 class LosingStore(SnapshotStore):
     """Loses the process, as it were, before the row is written."""
 
-    async def add(self, snapshot: Snapshot, request: tuple[str, str], reported: AuditEntry) -> frozenset[str]:
+    async def add(
+        self, snapshot: Snapshot, request: tuple[str, str], reported: AuditEntry, lock: str = ""
+    ) -> frozenset[str]:
         raise Killed
 
 
@@ -72,6 +75,7 @@ class Harness:
         self.database = database
         self.directory = directory
         self.engine = BreakingEngine(root=directory / "engine")
+        self.place: Place = OnDisk(directory / "snapshots")
         self.threads = Store(database)
         self.threads_listed = ThreadStore(database)
         self.snapshots = self.with_store(store(database))
@@ -79,7 +83,7 @@ class Harness:
     def with_store(self, store: SnapshotStore) -> Snapshots:
         engines = ThreadEngines(EngineStore(self.database), self.engine)
         stores = store, RestoreStore(self.database), self.threads, self.threads_listed
-        return Snapshots(self.directory / "snapshots", self.engine, engines, *stores)
+        return Snapshots(self.place, self.engine, engines, *stores)
 
     async def write(self, tenant: Tenant, thread: str, **files: bytes) -> None:
         await self.threads.thread(tenant.name, thread)
@@ -219,12 +223,12 @@ async def test_a_tenants_first_snapshot_that_is_taken_while_a_gateway_sweeps_sta
     loop = asyncio.get_running_loop()
     made: list[Snapshot] = []
 
-    def meanwhile(directory: Path) -> list[str]:
+    def meanwhile(place: OnDisk) -> list[str]:
         taking = asyncio.run_coroutine_threadsafe(harness.snapshots.create(ACME, "a", comment=""), loop)
         made.append(taking.result(timeout=30))
-        return [path.name for path in directory.iterdir()]
+        return [path.name for path in place.directory.iterdir()]
 
-    monkeypatch.setattr("gateway.snapshots.snapshots._names_in", meanwhile)
+    monkeypatch.setattr(OnDisk, "names", meanwhile)
     await harness.snapshots.sweep()
     await harness.snapshots.restore(ACME, made[0].id, "b")
     assert await harness.files(ACME, "b") == {"x": b"one"}
@@ -369,7 +373,7 @@ async def test_a_snapshot_whose_row_is_written_after_its_caller_went_away_has_it
     add = SnapshotStore.add
 
     async def late(
-        store: SnapshotStore, snapshot: Snapshot, request: tuple[str, str], reported: AuditEntry
+        store: SnapshotStore, snapshot: Snapshot, request: tuple[str, str], reported: AuditEntry, lock: str
     ) -> frozenset[str]:
         adding.set()
         # As the writer does: what is queued is committed, with or without a waiter.

@@ -27,6 +27,7 @@ LANDED = {
     "0009_usage.py": "f61e73e5cf1d6a698a6eda2f4cc7863d6e5e43e0609e8ca754e1f84592f9bb92",
     "0010_mcp_pins.py": "ee5446cc46e0dfc5c26100709647fd9d852aa76d1e6d2c36374f4d07e017e990",
     "0011_e2b_sandboxes.py": "2f1845839f7b382a26e44e6ddfab6669c3b7212c39b9533c87edfb2c9f554b05",
+    "0012_snapshot_locks.py": "956ae6cfe6fe595b2889839df3d7779946dbf76994976b057901090827c8f13f",
 }
 _SCHEMAS = Path(__file__).parent / "schemas"
 _NEXT = "\n-- next\n"

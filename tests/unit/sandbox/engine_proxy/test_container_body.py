@@ -17,6 +17,8 @@ from sandbox.engines.docker.container_config import (
     deep_emptier_config,
     filler_config,
 )
+from sandbox.engines.docker.request_threads import Lane
+from sandbox.engines.docker.shared_directory import SharedDirectory
 from sandbox.sandbox import SandboxSpec, owner_of
 
 RUNTIME_VOLUME = "airlock-runtime-0123456789ab"
@@ -27,7 +29,13 @@ def body(root: Path, runtime: str = "runc", *, quota: bool = False) -> dict[str,
     (root / "sandbox-1").mkdir(exist_ok=True)
     return container_config(
         SandboxSpec("tenant", "thread", "airlock-sandbox", runtime=runtime),
-        Site("i", root, 10000, Runtime(RUNTIME_VOLUME, ("/opt/airlock/lib/ld.so",)), quota),
+        Site(
+            "i",
+            SharedDirectory(root, Lane("", 1)).mount,
+            10000,
+            Runtime(RUNTIME_VOLUME, ("/opt/airlock/lib/ld.so",)),
+            quota,
+        ),
         "sandbox-1",
         volumes=("/data",),
     )

@@ -11,7 +11,7 @@ import pytest
 from sandbox.engines.containment import CAPABILITIES
 from sandbox.engines.docker.boot import Blueprint
 from sandbox.engines.docker.container_config import Site
-from sandbox.engines.posture import HostKernel, own_namespaces, weaknesses
+from sandbox.engines.posture import HostKernel, landlock_of, own_namespaces, weaknesses
 from sandbox.errors import PostureTooWeak
 from sandbox.sandbox import SandboxLimits, SandboxSpec
 from sandbox.v1 import channel_pb2 as pb
@@ -184,7 +184,8 @@ def test_limits_tighter_than_asked_are_no_weakness() -> None:
     ],
 )
 def test_each_weakness_is_said_in_one_sentence(changes: dict[str, Any], said: str) -> None:
-    (found,) = weaknesses(posture(**changes), spec(), gateway_namespaces={"net": 77, "ipc": 78}, volumes=["/data"])
+    host = HostKernel(gateway_namespaces={"net": 77, "ipc": 78})
+    (found,) = weaknesses(posture(**changes), spec(), host=host, volumes=["/data"])
     assert said in found
     assert found.endswith(".")
 
@@ -214,7 +215,7 @@ def test_the_gateway_reads_its_own_namespaces() -> None:
     own = own_namespaces()
     assert sorted(own) == ["ipc", "mnt", "net", "pid", "uts"]
     shared = posture(namespaces=namespaces(**own))
-    assert len(weaknesses(shared, spec(), gateway_namespaces=own)) == len(own)
+    assert len(weaknesses(shared, spec(), host=HostKernel(gateway_namespaces=own))) == len(own)
 
 
 def test_every_capability_that_a_container_is_given_is_allowed_and_has_its_number() -> None:
@@ -275,3 +276,8 @@ def test_every_weakness_is_in_the_log_and_a_posture_for_those_who_want_it(caplog
         blueprint.refuse_weak("s1", posture(seccomp_mode=0, pids_limit=0))
     assert "removed" in str(refused.value)
     assert any(r.levelno == logging.WARNING and "seccomp" in r.getMessage() for r in caplog.records)
+
+
+def test_the_release_of_another_machine_s_kernel_says_what_it_can_do() -> None:
+    releases = {"6.18.44": 3, "6.2": 3, "6.1.0-13-amd64": 2, "5.19.0": 2, "5.15.0-generic": 1, "5.4": 0, "": 0, "x": 0}
+    assert {release: landlock_of(release) for release in releases} == releases

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sandbox.engines.docker.container_config import (
+    CHANNEL_DIRECTORY,
     Runtime,
     Site,
     container_config,
@@ -24,10 +24,14 @@ from sandbox.engines.docker.container_config import (
 from sandbox.sandbox import SandboxLimits, SandboxSpec, digest, owner_by_name
 
 
+def _channel(sandbox_id: str) -> dict[str, Any]:
+    return {"Type": "bind", "Source": f"/channels/{sandbox_id}", "Target": CHANNEL_DIRECTORY}
+
+
 def config(spec: SandboxSpec, *, quota: bool = False, volumes: Sequence[str] = ()) -> dict[str, Any]:
     return container_config(
         spec,
-        Site("i1", Path("/channels"), 77, Runtime("runtime-volume", ["/opt/airlock/bin/daemon"]), quota),
+        Site("i1", _channel, 77, Runtime("runtime-volume", ["/opt/airlock/bin/daemon"]), quota),
         "s1",
         volumes=volumes,
     )
