@@ -31,6 +31,7 @@ def engine_with(make_engine: MakeEngine, place: ClusterSite, **more: object) -> 
     return make_engine(site={"storage_class": name})
 
 
+@pytest.mark.full
 async def test_a_class_whose_volumes_are_made_by_hand_and_that_has_none_left_is_named(
     make_engine: MakeEngine, place: ClusterSite
 ) -> None:
@@ -68,6 +69,7 @@ def _uncordon(place: ClusterSite) -> None:
     place.cluster.store.put(kinds.NODE, node)
 
 
+@pytest.mark.full
 async def test_files_on_a_node_that_takes_no_pods_are_waited_for_and_not_given_up(
     two_nodes: str, make_engine: MakeEngine, place: ClusterSite
 ) -> None:
