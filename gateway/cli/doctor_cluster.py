@@ -52,6 +52,10 @@ class ClusterChecks:
             if await self._check_account(preflight):
                 await self._check_agents(preflight)
                 by_hand = await self._check_storage(preflight)
+                if preflight.site.namespace_per_tenant:
+                    fix = "for a look at images, network and a sandbox, set namespace_per_tenant: false in a copy of it"
+                    self._add("trial", False, "nothing is tried out in tenants' namespaces", fix, warn=True)
+                    return self.findings
                 usable = await self._check_admission(preflight)
                 async with trial(requests, preflight.site) as under_way:
                     await self._try(under_way, usable, volume=not by_hand)

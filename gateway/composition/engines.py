@@ -66,6 +66,7 @@ def _memory(base: Foundation, on_transition: OnTransition) -> OpenedEngine:
 def _kubernetes(base: Foundation, on_transition: OnTransition) -> OpenedEngine:
     try:
         # Loaded on demand: its client is an extra of the distribution.
+        from gateway.composition.cluster_limits import cluster_limits  # noqa: PLC0415
         from gateway.composition.kubernetes import requests_of, site_of  # noqa: PLC0415
         from sandbox.engines.kubernetes.boot import Inspection  # noqa: PLC0415
         from sandbox.engines.kubernetes.kubernetes_engine import KubernetesEngine  # noqa: PLC0415
@@ -80,6 +81,7 @@ def _kubernetes(base: Foundation, on_transition: OnTransition) -> OpenedEngine:
         inspection=Inspection(settings.kubernetes.allow_unlimited_pids),
         lifetime_s=settings.lifetime_s,
         on_transition=on_transition,
+        allowances=cluster_limits(base.config, base.tenants),
     )
     return OpenedEngine(engine)
 

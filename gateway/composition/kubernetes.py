@@ -3,6 +3,7 @@
 from gateway.config.config import Config
 from sandbox.engines.kubernetes.kubernetes_requests import KubernetesRequests
 from sandbox.engines.kubernetes.manifests import Site
+from sandbox.sandbox import digest
 
 
 def site_of(config: Config, instance: str) -> Site:
@@ -11,6 +12,7 @@ def site_of(config: Config, instance: str) -> Site:
     return Site(
         instance=instance,
         namespace=own.namespace,
+        namespace_per_tenant=own.namespace_per_tenant,
         gateway_namespace=own.gateway_namespace or "",
         gateway_selector=own.gateway_selector,
         gateway_cidrs=[str(cidr) for cidr in own.gateway_cidrs],
@@ -21,6 +23,7 @@ def site_of(config: Config, instance: str) -> Site:
         tolerations=own.tolerations,
         topology_spread=own.topology_spread,
         image_pull_secrets=own.image_pull_secrets,
+        tenants={digest(name): one.kubernetes.model_dump(exclude_none=True) for name, one in config.tenants.items()},
     )
 
 

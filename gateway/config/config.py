@@ -11,7 +11,7 @@ from pydantic import Field, IPvAnyAddress, ValidationError, field_validator, mod
 from gateway.config.agent_settings import AgentSettings
 from gateway.config.http_settings import HttpSettings
 from gateway.config.identity_settings import IdentitySettings, TlsSettings
-from gateway.config.kubernetes_settings import KubernetesSettings
+from gateway.config.kubernetes_settings import KubernetesSettings, TenantKubernetesSettings
 from gateway.config.model_settings import CONCURRENT_INFERENCES, MODEL_EXAMPLE, ModelSettings
 from gateway.config.network_settings import CredentialSettings, NetworkSettings
 from gateway.config.operation_settings import (
@@ -60,6 +60,9 @@ class TenantSettings(Section):
     )
     credentials: tuple[CredentialSettings, ...] = Field(
         default=(), description="secrets that its tool code uses without seeing them (docs/network.md)"
+    )
+    kubernetes: TenantKubernetesSettings = Field(
+        default=TenantKubernetesSettings(), description="where its sandboxes are on the cluster of `engine: kubernetes`"
     )
 
     @property

@@ -1,9 +1,9 @@
 """Where sandboxes are on a Kubernetes cluster, and what each of their Pods gets besides its policy."""
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, IPvAnyNetwork
+from pydantic import Field, IPvAnyNetwork, model_validator
 
 from gateway.config.section import Section
 
@@ -11,11 +11,37 @@ _NAME = r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"
 ObjectName = Annotated[str, Field(pattern=_NAME)]
 
 
+class TenantKubernetesSettings(Section):
+    """What is otherwise for the sandboxes of one tenant; unset means as `sandbox.kubernetes` says."""
+
+    storage_class: ObjectName | None = Field(default=None, description="class of its workspaces' volumes")
+    node_selector: dict[str, str] | None = Field(
+        default=None,
+        description="labels of the nodes that take its sandboxes",
+        examples=["`node_selector: {tenant: acme}`"],
+    )
+    tolerations: tuple[dict[str, Any], ...] | None = Field(
+        default=None,
+        description="taints of nodes that take its sandboxes",
+        examples=["[{key: tenant, value: acme, effect: NoSchedule}]"],
+    )
+    topology_spread: tuple[dict[str, Any], ...] | None = Field(
+        default=None,
+        description="topologySpreadConstraints of each of its Pods",
+        examples=["[{maxSkew: 1, topologyKey: topology.kubernetes.io/zone, whenUnsatisfiable: DoNotSchedule}]"],
+    )
+
+
 class KubernetesSettings(Section):
     """The cluster of `engine: kubernetes`."""
 
     namespace: ObjectName = Field(
         default="airlock-sandboxes", description="namespace of the sandboxes, which exists and has nothing else in it"
+    )
+    namespace_per_tenant: bool = Field(
+        default=False,
+        description="each tenant's Pods and volumes are in a namespace of its own, which the gateway makes and removes "
+        "with the tenant; in `namespace` there are only records",
     )
     gateway_namespace: ObjectName | None = Field(
         default=None, description="the gateway's own namespace, for its key; unset means the sandboxes' namespace"
@@ -54,7 +80,7 @@ class KubernetesSettings(Section):
     )
     topology_spread: tuple[dict[str, Any], ...] = Field(
         default=(),
-        description="topologySpreadConstraints of each Pod",
+        description="topologySpreadConstraints of each Pod; without a labelSelector they count the instance's Pods",
         examples=["[{maxSkew: 1, topologyKey: kubernetes.io/hostname, whenUnsatisfiable: ScheduleAnyway}]"],
     )
     image_pull_secrets: tuple[ObjectName, ...] = Field(
@@ -64,3 +90,12 @@ class KubernetesSettings(Section):
         default=False,
         description="accept Pods whose control group limits no processes: then the kubelets' podPidsLimit must",
     )
+
+    @model_validator(mode="after")
+    def _has_the_secrets_where_pods_are(self) -> Self:
+        if self.namespace_per_tenant and self.image_pull_secrets:
+            raise ValueError(
+                "image_pull_secrets: no Secrets are copied into the namespaces that namespace_per_tenant makes; give "
+                "the nodes the credentials of the registry"
+            )
+        return self

@@ -175,9 +175,9 @@ class TlsEngines(MemoryEngines):
 class KubernetesEngines(Engines):
     """Engines over one namespace of a cluster for tests."""
 
-    def __init__(self, cluster: Cluster, directory: Path) -> None:
+    def __init__(self, cluster: Cluster, directory: Path, *, namespace_per_tenant: bool = False) -> None:
         super().__init__(directory)
-        self.place = ClusterSite(cluster, directory)
+        self.place = ClusterSite(cluster, directory, namespace_per_tenant=namespace_per_tenant)
 
     def _engine(self) -> KubernetesEngine:
         return self.place.engine(on_transition=self.transitions.append)
@@ -187,7 +187,7 @@ class KubernetesEngines(Engines):
         await lose(engine)
 
     def kill_sandbox(self, sandbox_id: str) -> None:
-        self.place.cluster.kill_pod(self.place.namespace, sandbox_id)
+        self.place.kill(sandbox_id)
 
     def left(self) -> list[str]:
         return self.place.left()
@@ -306,7 +306,10 @@ _ENGINES: dict[str, Callable[[Path], Engines]] = {
 }
 
 
-@pytest.fixture(scope="session", params=[*_ENGINES, _REMOTE, "kubernetes"])
+_KUBERNETES = ("kubernetes", "kubernetes-tenants")
+
+
+@pytest.fixture(scope="session", params=[*_ENGINES, _REMOTE, *_KUBERNETES])
 def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -320,9 +323,9 @@ def machine() -> Iterator[RemoteEngine]:
 @pytest.fixture(scope="session")
 def standing(kind: str, request: pytest.FixtureRequest) -> Iterator[Callable[[Path], Engines]]:
     """What makes engines of a kind: on Kubernetes all of them are over one cluster."""
-    if kind == "kubernetes":
+    if kind in _KUBERNETES:
         with cluster_of_sandboxes() as cluster:
-            yield partial(KubernetesEngines, cluster)
+            yield partial(KubernetesEngines, cluster, namespace_per_tenant=kind == "kubernetes-tenants")
     elif kind == _REMOTE:
         yield partial(RemoteEngines, machine=request.getfixturevalue("machine"))
     else:

@@ -18,9 +18,18 @@ from typing import Any, cast
 import pytest
 
 from sandbox.client.channel import Channel
+from sandbox.engines.kubernetes.allowance import Allowances, unlimited
 from sandbox.engines.kubernetes.boot import Inspection
 from sandbox.engines.kubernetes.kubernetes_engine import KubernetesEngine
-from sandbox.engines.kubernetes.kubernetes_requests import GATEWAY_VERBS, VERBS, KubernetesRequests, Resource
+from sandbox.engines.kubernetes.kubernetes_requests import (
+    CLUSTER_VERBS,
+    GATEWAY_VERBS,
+    LEASES,
+    NAMED,
+    VERBS,
+    KubernetesRequests,
+    Resource,
+)
 from sandbox.engines.kubernetes.manifests import Site
 from sandbox.sandbox import SandboxSpec
 from sandbox.transition import OnTransition, ignored
@@ -68,11 +77,23 @@ def rules(verbs: Mapping[Resource, frozenset[str]]) -> list[dict[str, list[str]]
     ]
 
 
+def cluster_rules() -> list[dict[str, list[str]]]:
+    """Return what a gateway that makes namespaces for tenants is granted everywhere."""
+    named = {resource: CLUSTER_VERBS[resource] & {"get", "update"} for resource in NAMED}
+    others = {resource: verbs - named.get(resource, frozenset()) for resource, verbs in CLUSTER_VERBS.items()}
+    return rules(others) + [
+        {**rule, "resourceNames": [name]} for rule, name in zip(rules(named), NAMED.values(), strict=True)
+    ]
+
+
 class ClusterSite:
     """Namespaces of one test in a cluster, and the gateway's account, which may do what the engine says it does."""
 
-    def __init__(self, cluster: Cluster, directory: Path, namespace: str = "") -> None:
+    def __init__(
+        self, cluster: Cluster, directory: Path, namespace: str = "", *, namespace_per_tenant: bool = False
+    ) -> None:
         self.cluster = cluster
+        self.namespace_per_tenant = namespace_per_tenant
         name = namespace or f"s{secrets.token_hex(4)}"
         self.namespace = cluster.namespace(name, {"pod-security.kubernetes.io/enforce": "baseline"})
         self.keys_namespace = cluster.namespace(f"{name}-gateway")
@@ -85,8 +106,11 @@ class ClusterSite:
         """Let the gateway's account do something with the namespace of sandboxes, and nothing else."""
         name = f"{self.keys_namespace}-{ACCOUNT}"
         about = {"apiVersion": "rbac.authorization.k8s.io/v1", "metadata": {"name": name, "namespace": self.namespace}}
+        here = {LEASES: VERBS[LEASES]} if self.namespace_per_tenant else verbs
+        if self.namespace_per_tenant:
+            self.cluster.grant(self.keys_namespace, ACCOUNT, cluster_rules(), everywhere=True)
         self.cluster.apply(
-            {**about, "kind": "Role", "rules": rules(verbs)},
+            {**about, "kind": "Role", "rules": rules(here)},
             {
                 **about,
                 "kind": "RoleBinding",
@@ -104,8 +128,17 @@ class ClusterSite:
         self.cluster.call(self.cluster.store.put, kinds.NAMESPACE, namespace)
 
     def site(self, instance: str = "test", **more: object) -> Site:
+        name = f"{self.namespace}-{instance}" if self.namespace_per_tenant else instance
         options: dict[str, Any] = {"runtime_image": RUNTIME_IMAGE, **self.cluster.site_options, **more}
-        return Site(instance, self.namespace, self.keys_namespace, **options)
+        options["namespace_per_tenant"] = self.namespace_per_tenant
+        return Site(name, self.namespace, self.keys_namespace, **options)
+
+    @property
+    def namespaces(self) -> list[str]:
+        """The namespaces of sandboxes: the one for all, and those of tenants."""
+        made = self.cluster.objects(kinds.NAMESPACE) if self.namespace_per_tenant else []
+        names = [one["metadata"]["name"] for one in made]
+        return [self.namespace, *(name for name in names if name.startswith(f"airlock-{self.namespace}-"))]
 
     def serve_in(self, home: Home, **more: object) -> None:
         """Have a gateway use this place."""
@@ -114,6 +147,7 @@ class ClusterSite:
             "gateway_namespace": self.keys_namespace,
             "kubeconfig": str(self.kubeconfig),
             "allow_unlimited_pids": not self.cluster.pids_limited,
+            "namespace_per_tenant": self.namespace_per_tenant,
             **self.cluster.site_options,
             **more,
         }
@@ -138,14 +172,23 @@ class ClusterSite:
         on_transition: OnTransition = ignored,
         inspection: Inspection | None = None,
         lifetime_s: float | None = None,
+        allowances: Allowances = unlimited,
+        site: Mapping[str, object] | None = None,
     ) -> KubernetesEngine:
         return KubernetesEngine(
-            self.site(instance),
+            self.site(instance, **(site or {})),
             KubernetesRequests(self.kubeconfig),
             inspection=inspection or self.inspection(),
             on_transition=on_transition,
             lifetime_s=lifetime_s,
+            allowances=allowances,
         )
+
+    def kill(self, sandbox_id: str) -> None:
+        """Kill the daemon of a sandbox."""
+        pods = [one for namespace in self.namespaces for one in self.cluster.objects(kinds.POD, namespace)]
+        (where,) = (one["metadata"]["namespace"] for one in pods if one["metadata"]["name"] == sandbox_id)
+        self.cluster.kill_pod(where, sandbox_id)
 
     def left(self) -> list[str]:
         """Return what there is of sandboxes and workspaces, as `KIND NAME`, once what is ending has ended."""
@@ -154,7 +197,8 @@ class ClusterSite:
             found = [
                 (kind, made)
                 for kind in (kinds.POD, kinds.CLAIM, kinds.LEASE)
-                for made in self.cluster.objects(kind, self.namespace)
+                for namespace in self.namespaces
+                for made in self.cluster.objects(kind, namespace)
             ]
             ending = any("deletionTimestamp" in made["metadata"] for _, made in found)
             if not ending or time.monotonic() > deadline_s:

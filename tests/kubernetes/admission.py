@@ -61,7 +61,7 @@ def _check_ranges(kind: Kind, made: Made, store: Store) -> None:
 
 def _limited(kind: Kind, made: Made, what: str, key: str) -> Iterator[str]:
     if what == "Container" and kind == kinds.POD:
-        for container in made["spec"]["containers"]:
+        for container in _all_containers(made["spec"]):
             if key in container["resources"].get("limits", {}):
                 yield container["resources"]["limits"][key]
     if what == "PersistentVolumeClaim" and kind == kinds.CLAIM:
@@ -74,9 +74,12 @@ def _check_quotas(kind: Kind, made: Made, store: Store) -> None:
         hard = held["spec"].get("hard", {})
         asked = {key: amount for key, amount in _uses(kind, made).items() if key in hard}
         if missing := [key for key in hard if _unsaid(kind, made, key)]:
-            names = ",".join(container["name"] for container in made["spec"]["containers"])
+            names = ",".join(container["name"] for container in _all_containers(made["spec"]))
             listed = "; ".join(f"{key} for: {names}" for key in sorted(missing))
             raise forbidden(kind, name, f"failed quota: {held['metadata']['name']}: must specify {listed}")
+        if asked and held.get("status", {}).get("hard") != hard:
+            listed = ",".join(sorted(asked))
+            raise forbidden(kind, name, f"status unknown for quota: {held['metadata']['name']}, resources: {listed}")
         used = used_of(namespace, hard, store)
         over = sorted(key for key, amount in asked.items() if used[key] + amount > quantity(hard[key]))
         if over:
@@ -116,7 +119,7 @@ def _uses(kind: Kind, made: Made) -> dict[str, Decimal]:
         uses[kind.plural] = Decimal(1)
     if kind == kinds.POD:
         for group in ("requests", "limits"):
-            for container in made["spec"]["containers"]:
+            for container in _lasting_containers(made["spec"]):
                 for key, value in container.get("resources", {}).get(group, {}).items():
                     for named in (f"{group}.{key}", *([key] if group == "requests" else [])):
                         uses[named] = uses.get(named, Decimal(0)) + quantity(value)
@@ -131,8 +134,17 @@ def _unsaid(kind: Kind, made: Made, key: str) -> bool:
     if kind != kinds.POD or what not in {"cpu", "memory"}:
         return False
     return any(
-        what not in item.get("resources", {}).get(group or "requests", {}) for item in made["spec"]["containers"]
+        what not in item.get("resources", {}).get(group or "requests", {}) for item in _all_containers(made["spec"])
     )
+
+
+def _all_containers(spec: Made) -> list[Made]:
+    return [*spec.get("initContainers", ()), *spec["containers"]]
+
+
+def _lasting_containers(spec: Made) -> list[Made]:
+    """Return those that run at the same time, as long as no other of the first ones needs more than they together."""
+    return [one for one in _all_containers(spec) if one in spec["containers"] or one.get("restartPolicy") == "Always"]
 
 
 def _shown(amount: Decimal) -> str:

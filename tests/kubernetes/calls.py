@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 from collections.abc import AsyncIterator, Awaitable
@@ -40,3 +41,4 @@ async def connected(cluster: Cluster, token: str = "") -> AsyncIterator[ApiClien
     await config.load_kube_config_from_dict(cluster.kubeconfig(token), client_configuration=settings)
     async with ApiClient(settings) as api:
         yield api
+    await asyncio.sleep(0.05)  # aiohttp closes connections in TLS after the session that had them

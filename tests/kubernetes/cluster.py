@@ -40,10 +40,19 @@ T = TypeVar("T")
 _START_S = 30
 
 
-def storage_class(name: str, *, default: bool = True, binding: str = "WaitForFirstConsumer") -> dict[str, Any]:
-    """Return a class whose volumes are directories of this machine."""
+def storage_class(
+    name: str,
+    *,
+    default: bool = True,
+    binding: str = "WaitForFirstConsumer",
+    provisioner: str = "directories.test",
+    local: bool = False,
+) -> dict[str, Any]:
+    """Return a class whose volumes are directories of this machine, each of one node if they are `local`."""
     marked = {"storageclass.kubernetes.io/is-default-class": "true"} if default else {}
-    about = {"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "provisioner": "directories.test"}
+    about: dict[str, Any] = {"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "provisioner": provisioner}
+    if local:
+        about["parameters"] = {"disk": "local"}
     return {**about, "metadata": {"name": name, "annotations": marked}, "volumeBindingMode": binding}
 
 

@@ -138,6 +138,14 @@ def _fill_policy(made: Made, _: Store) -> None:
     spec.setdefault("policyTypes", ["Ingress", *(["Egress"] if "egress" in spec else [])])
 
 
+def _fill_range(made: Made, _: Store) -> None:
+    """Make defaults of a container's maximum, as the API does."""
+    for item in made["spec"]["limits"]:
+        if item["type"] == "Container":
+            defaults = item["default"] = {**item.get("max", {}), **item.get("default", {})}
+            item["defaultRequest"] = {**defaults, **item.get("defaultRequest", {})}
+
+
 _FILLERS: dict[Kind, Callable[[Made, Store], None]] = {
     kinds.POD: _fill_pod,
     kinds.CLAIM: _fill_claim,
@@ -145,4 +153,5 @@ _FILLERS: dict[Kind, Callable[[Made, Store], None]] = {
     kinds.SECRET: _fill_secret,
     kinds.STORAGE_CLASS: _fill_class,
     kinds.NETWORK_POLICY: _fill_policy,
+    kinds.LIMIT_RANGE: _fill_range,
 }

@@ -5,7 +5,7 @@ For the cluster's thread: `cluster.call(cluster.nodes.drain, "node-1")`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from tests.kubernetes import kinds
 from tests.kubernetes.deletion import delete, now
@@ -24,13 +24,20 @@ class Nodes:
         self._store = store
         self._kubelet = kubelet
 
-    def add(self, name: str, room: Mapping[str, str] | None = None, labels: Mapping[str, str] | None = None) -> None:
+    def add(
+        self,
+        name: str,
+        room: Mapping[str, str] | None = None,
+        labels: Mapping[str, str] | None = None,
+        taints: Sequence[Mapping[str, str]] = (),
+    ) -> None:
         amounts = {**_ROOM, **(room or {})}
         ready = {"type": "Ready", "status": "True", "reason": "KubeletReady", "lastTransitionTime": now()}
         version = {"kubeletVersion": "v1.36.0", "architecture": "amd64", "operatingSystem": "linux"}
         metadata = {"name": name, "uid": f"node-{name}", "creationTimestamp": now()}
         labelled = {"kubernetes.io/hostname": name, "kubernetes.io/arch": "amd64", **(labels or {})}
-        node: Made = {"apiVersion": "v1", "kind": "Node", "metadata": {**metadata, "labels": labelled}, "spec": {}}
+        node: Made = {"apiVersion": "v1", "kind": "Node", "metadata": {**metadata, "labels": labelled}}
+        node["spec"] = {"taints": list(taints)} if taints else {}
         node["status"] = {"capacity": amounts, "allocatable": amounts, "conditions": [ready], "nodeInfo": version}
         self._store.put(kinds.NODE, node)
 

@@ -11,6 +11,7 @@ from tests.kubernetes.quantities import quantity
 from tests.kubernetes.store import Made, Store, copied
 
 SELECTED_NODE = "volume.kubernetes.io/selected-node"
+NO_PROVISIONER = "kubernetes.io/no-provisioner"
 _COUNTED = ("cpu", "memory", "ephemeral-storage")
 
 
@@ -103,6 +104,8 @@ def _refusal(store: Store, node: Made, pod: Made) -> str:
             _tolerates(item, taint) for item in pod["spec"]["tolerations"]
         ):
             return f"node(s) had untolerated taint {{{taint['key']}: {taint.get('value', '')}}}"
+    if reason := _volume_refusal(store, node, pod):
+        return reason
     here = [
         item
         for item in store.all(kinds.POD)
@@ -117,6 +120,25 @@ def _refusal(store: Store, node: Made, pod: Made) -> str:
         if used > quantity(room[resource]):
             return f"Insufficient {resource}"
     return ""
+
+
+def _volume_refusal(store: Store, node: Made, pod: Made) -> str:
+    """Return why the volumes of a Pod keep it from a node: they are on another, or nobody makes them."""
+    for name in _claims(pod):
+        claim = store.find(kinds.CLAIM, pod["metadata"]["namespace"], name) or {"spec": {}}
+        made_by = store.find(kinds.STORAGE_CLASS, "", claim["spec"].get("storageClassName", "")) or {}
+        volume = store.find(kinds.VOLUME, "", claim["spec"].get("volumeName", ""))
+        if volume is None and made_by.get("provisioner") == NO_PROVISIONER:
+            return "node(s) didn't find available persistent volumes to bind"
+        if volume is not None and volume["spec"].get("nodeAffinity", only_on(node)) != only_on(node):
+            return "node(s) had volume node affinity conflict"
+    return ""
+
+
+def only_on(node: Made) -> Made:
+    """Return the affinity of a volume that is a disk of a node."""
+    match = {"key": "kubernetes.io/hostname", "operator": "In", "values": [node["metadata"]["name"]]}
+    return {"required": {"nodeSelectorTerms": [{"matchExpressions": [match]}]}}
 
 
 def _requests(pod: Made, resource: str) -> Decimal:

@@ -312,8 +312,17 @@ def test_roles_grant_what_the_engine_declares_and_nothing_else(rendered: dict[st
     assert _verbs(one.one("Role", f"{RELEASE}-sandboxes")["rules"]) == declared(requests.VERBS)
     assert _verbs(one.one("Role")["rules"]) == declared(requests.GATEWAY_VERBS)
     assert one.all("ClusterRole") == []
-    everywhere = rendered["namespace per tenant"].one("ClusterRole", f"{NAMESPACE}-{RELEASE}-sandboxes")
-    assert _verbs(everywhere["rules"]) > declared(requests.VERBS)
+    apart = rendered["namespace per tenant"]
+    everywhere = apart.one("ClusterRole", f"{NAMESPACE}-{RELEASE}-sandboxes")["rules"]
+    assert _verbs(everywhere) == declared(requests.CLUSTER_VERBS)
+    named = [rule for rule in everywhere if "resourceNames" in rule]
+    assert {(plural, *rule["resourceNames"]) for rule in named for plural in rule["resources"]} == {
+        (resource.plural, name) for resource, name in requests.NAMED.items()
+    }
+    unnamed = _verbs([rule for rule in everywhere if rule not in named])
+    assert not any((one.group, one.plural, verb) in unnamed for one in requests.NAMED for verb in ("get", "update"))
+    records = {requests.LEASES: requests.VERBS[requests.LEASES]}
+    assert _verbs(apart.one("Role", f"{RELEASE}-sandboxes")["rules"]) == declared(records)
 
 
 def test_only_gateways_reach_a_relay_and_a_sandbox_reaches_nothing(rendered: dict[str, Rendered]) -> None:

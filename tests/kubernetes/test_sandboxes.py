@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
+from sandbox.engines.kubernetes.allowance import Allowance
 from sandbox.engines.kubernetes.boot import Inspection
 from sandbox.engines.kubernetes.kubernetes_engine import KubernetesEngine
-from sandbox.engines.kubernetes.kubernetes_requests import GATEWAY_VERBS, VERBS
+from sandbox.engines.kubernetes.kubernetes_requests import GATEWAY_VERBS, NAMED, VERBS
 from sandbox.engines.workspace_archive import WorkspaceEntry
 from sandbox.errors import (
     EngineFull,
@@ -445,8 +446,12 @@ def _never_done(work: Any) -> Any:
 
 
 async def test_all_that_is_asked_of_the_cluster_is_granted_and_nothing_else_is(
-    engine: KubernetesEngine, place: ClusterSite
+    make_engine: MakeEngine, place: ClusterSite
 ) -> None:
+    async def allowances(_: str | None) -> Allowance:
+        return Allowance(2, 2, spec().limits)
+
+    engine = make_engine(allowances=allowances)
     sandbox = await engine.create(spec())
     assert await engine.stop_idle(sandbox.id)
     await engine.save_workspace(spec(), lambda contents: [entry.path for entry, _ in contents])
@@ -457,8 +462,8 @@ async def test_all_that_is_asked_of_the_cluster_is_granted_and_nothing_else_is(
     }
     used = place.cluster.used(place.keys_namespace, ACCOUNT)
     assert used <= granted
-    # Secrets and policies are updated only when keys or settings have changed.
-    assert granted - used <= {("", "secrets", "update"), ("networking.k8s.io", "networkpolicies", "update")}
+    # What is shared is updated only when keys, settings or policies have changed.
+    assert granted - used <= {(one.group, one.plural, "update") for one in NAMED}
 
 
 async def test_no_text_of_a_tenant_and_no_secret_is_in_a_pod(engine: KubernetesEngine, place: ClusterSite) -> None:

@@ -11,8 +11,11 @@ from tests.kubernetes import kinds
 from tests.kubernetes.deletion import now
 from tests.kubernetes.pod_files import CONTENTS
 from tests.kubernetes.quantities import quantity
-from tests.kubernetes.scheduler import SELECTED_NODE
+from tests.kubernetes.scheduler import NO_PROVISIONER, SELECTED_NODE, only_on
 from tests.kubernetes.store import Made, Store, copied
+
+# A provisioner that does not run.
+STALLED = "stalled.test"
 
 
 class Volumes:
@@ -73,7 +76,7 @@ class Volumes:
     async def _provisioned(self, claim: Made) -> Made | None:
         spec, metadata = claim["spec"], claim["metadata"]
         made_by = self._store.find(kinds.STORAGE_CLASS, "", spec.get("storageClassName", ""))
-        if made_by is None or made_by["provisioner"] == "kubernetes.io/no-provisioner":
+        if made_by is None or made_by["provisioner"] in (NO_PROVISIONER, STALLED):
             return None
         late = made_by["volumeBindingMode"] == "WaitForFirstConsumer"
         if late and SELECTED_NODE not in metadata.get("annotations", {}):
@@ -92,6 +95,8 @@ class Volumes:
                 return None
             await asyncio.to_thread(shutil.copytree, cloned, place, symlinks=True)
         place.mkdir(parents=True, exist_ok=True)
+        on_disk = (made_by.get("parameters") or {}).get("disk") == "local" and late
+        node = {"metadata": {"name": metadata.get("annotations", {}).get(SELECTED_NODE)}}
         return {
             "apiVersion": "v1",
             "kind": "PersistentVolume",
@@ -103,6 +108,7 @@ class Volumes:
                 "persistentVolumeReclaimPolicy": made_by["reclaimPolicy"],
                 "storageClassName": made_by["metadata"]["name"],
                 "volumeMode": spec["volumeMode"],
+                **({"nodeAffinity": only_on(node)} if on_disk else {}),
             },
         }
 

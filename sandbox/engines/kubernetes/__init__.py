@@ -9,12 +9,14 @@
     workspaces                              a thread's files as a whole
     attached                                the sandboxes that this process uses, and what it shares with others
     gates, records                          a thread's record and its gate: one Lease
-    setup                                   what all sandboxes share: keys and the network policy
+    setup                                   the instance's keys
+    namespaces, allowance                   what each namespace of sandboxes has, and the most it may have
     preflight                               what every sandbox needs of a cluster, asked before the first is made
     trial, network_probe, image_probe       what `airlock doctor` tries out, and leaves nothing of
     mirror                                  a copy of Pods and Leases, kept by watches
     pods                                    what a Pod's status means
     manifests                               the objects: all isolation that a Pod has
+    refusals                                what the cluster forbids, and what to do
     kubernetes_requests                     the API: verbs, errors, retries, watches; imports kubernetes_asyncio
 
 The cluster sees digests and sizes; the names of threads are in the records of Leases alone (records.py).

@@ -3,7 +3,6 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -13,7 +12,7 @@ from sandbox.client.channel import Channel
 from sandbox.engines import posture as judged
 from sandbox.engines.handshake import introduced
 from sandbox.engines.kubernetes.attached import Attached
-from sandbox.engines.kubernetes.kubernetes_requests import PODS, Conflict, Made
+from sandbox.engines.kubernetes.kubernetes_requests import CLAIMS, PODS, Made
 from sandbox.engines.kubernetes.manifests import RELAY_PORT
 from sandbox.engines.kubernetes.parts import Parts
 from sandbox.engines.kubernetes.pods import Pod
@@ -71,14 +70,13 @@ class Boot:
     async def started(self, owner: Owner, record: Record, body: Made) -> Attached:
         """Create a Pod, claim it and attach to its daemon, which has answered. Raises SandboxError."""
         parts = self.parts
-        with suppress(Conflict):  # its name has a random part: an earlier attempt, whose answer was lost, made it
-            await parts.requests.create(PODS, parts.site.namespace, body)
-        pod = await self._addressed(record.sandbox)
+        await parts.namespaces.create(PODS, body)
+        pod = await self._addressed(record.sandbox, body)
         site, host = parts.site, pod.address
         identity = parts.setup.authority.sandbox_identity(
             sandbox_name(site.instance, record.sandbox, owner, record.epoch)
         )
-        relay = parts.address(host, unclaimed_name(site.instance))
+        relay = parts.address(host, unclaimed_name(site, owner[0]))
         claimed = False
 
         async def attached() -> Attached:
@@ -100,7 +98,7 @@ class Boot:
         self.inspection.refuse_weak(one.sandbox_id, posture, spec)
         return posture
 
-    async def _addressed(self, name: str) -> Pod:
+    async def _addressed(self, name: str, body: Made) -> Pod:
         """Return a Pod that was just created, once it has an address."""
         loop, pods = asyncio.get_running_loop(), self.parts.pods
         began_s = loop.time()
@@ -121,13 +119,29 @@ class Boot:
                 elif seen:
                     raise SandboxUnavailable("the sandbox's Pod was deleted while it came up")
                 if now_s - began_s > _ADDRESS_S:
-                    raise SandboxUnavailable(
-                        f"the sandbox's Pod did not start within {_ADDRESS_S:.0f} s; `kubectl describe pod {name} "
-                        f"--namespace {self.parts.site.namespace}` while another one is tried has the reason"
-                    )
+                    raise await self._not_started(body)
                 await asyncio.wait({news}, timeout=0.25)
             finally:
                 news.cancel()
+
+    async def _not_started(self, body: Made) -> SandboxUnavailable:
+        """Return why a Pod got no address: a volume that nothing makes is no refusal of its own."""
+        name, namespace = body["metadata"]["name"], body["metadata"]["namespace"]
+        used = [volume.get("persistentVolumeClaim", {}).get("claimName") for volume in body["spec"]["volumes"]]
+        claims, _ = await self.parts.requests.list(CLAIMS, namespace, self.parts.site.selector(kind="workspace"))
+        for claim in claims:
+            if claim["metadata"]["name"] in used and (claim.get("status") or {}).get("phase") == "Pending":
+                return SandboxUnavailable(
+                    f"no volume was made for claim {claim['metadata']['name']} in namespace {namespace!r} within "
+                    f"{_ADDRESS_S:.0f} s: see whether the provisioner of storage class "
+                    f"{claim['spec'].get('storageClassName', '')!r} runs and has room, or set another "
+                    "sandbox.kubernetes.storage_class"
+                )
+        return SandboxUnavailable(
+            f"the sandbox's Pod did not start within {_ADDRESS_S:.0f} s; `kubectl describe pod {name} "
+            f"--namespace {namespace}` while another one is tried has the reason. A volume that another node has is "
+            "released by the cluster minutes after that node was lost"
+        )
 
     async def _dialled(self, pod: Pod, dial: Callable[[], Awaitable[_Value]]) -> _Value:
         """Return what `dial` does once it gets through."""
@@ -144,7 +158,8 @@ class Boot:
                 if loop.time() > deadline_s:
                     raise SandboxUnavailable(
                         f"the sandbox daemon did not start within {_ANSWER_S:.0f} s ({error}): the network must let "
-                        f"the gateway reach port {RELAY_PORT} of the Pods in namespace {self.parts.site.namespace!r}"
+                        f"the gateway reach port {RELAY_PORT} of the Pods in namespace "
+                        f"{self.parts.site.namespace_of(pod.owner)!r}"
                     ) from error
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_DIAL_S)

@@ -3,14 +3,13 @@
 import asyncio
 import logging
 import secrets
-from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from sandbox.engines.kubernetes import manifests
 from sandbox.engines.kubernetes.attached import Attached
 from sandbox.engines.kubernetes.boot import Boot
 from sandbox.engines.kubernetes.gates import Gate
-from sandbox.engines.kubernetes.kubernetes_requests import CLAIMS, Conflict
+from sandbox.engines.kubernetes.kubernetes_requests import CLAIMS
 from sandbox.engines.kubernetes.parts import Parts
 from sandbox.engines.kubernetes.records import Record, owner_in
 from sandbox.errors import EngineUnavailable, SandboxError, SandboxUnavailable, reason_of
@@ -63,10 +62,11 @@ class Creation:
         """Start a new sandbox, or the stopped one again; what does not come up is removed in the background."""
         parts, owner = self.parts, gate.owner
         before, resumed = gate.record, gate.record.state == "stopped"
+        await parts.namespaces.ready(spec)
         try:
             if resumed:
                 record = replace(gate.record, epoch=parts.new_epoch())
-                await parts.remove_pod(record.sandbox)  # the process that was to start or stop it may have died
+                await parts.remove_pod(owner, record.sandbox)  # the process that was to start or stop it may have died
             else:
                 record = await self._noted(gate, spec)
             body = manifests.pod(parts.site, spec, owner, record.sandbox, record.claim)
@@ -108,16 +108,14 @@ class Creation:
         record = await gate.write(replace(record, made=parts.made(spec, owner, record)))
         parts.record(owner, record, "creating", f"image {spec.image}, runtime {spec.runtime}")
         if record.fresh:
-            made = manifests.claim(parts.site, owner, record.claim, spec)
-            with suppress(Conflict):  # its name has a random part: an earlier attempt, whose answer was lost, made it
-                await parts.requests.create(CLAIMS, parts.site.namespace, made)
+            await parts.namespaces.create(CLAIMS, manifests.claim(parts.site, owner, record.claim, spec))
         return record
 
     async def _left_claim(self, owner: Owner) -> str:
         """Return the claim with a thread's files where its record was lost: no file goes for that."""
         site = self.parts.site
         found, _ = await self.parts.requests.list(
-            CLAIMS, site.namespace, site.selector(kind="workspace", tenant=owner[0], thread=owner[1])
+            CLAIMS, site.namespace_of(owner), site.selector(kind="workspace", tenant=owner[0], thread=owner[1])
         )
         there = [made for made in found if owner_in(made) == owner and not made["metadata"].get("deletionTimestamp")]
         there.sort(key=lambda made: str(made["metadata"]["creationTimestamp"]))
@@ -132,12 +130,12 @@ class Creation:
         try:
             await gate.write(record)  # or another process has taken over, and what has these names may be its own
             if resumed:
-                await parts.remove_pod(record.sandbox)
+                await parts.remove_pod(gate.owner, record.sandbox)
                 if isinstance(error, Exception) and not isinstance(error, EngineUnavailable):
                     await gate.write(record.without_sandbox())
                     parts.record(gate.owner, record, "removed", reason_of(error))
             elif record.state == "creating":
-                await parts.remove_unfinished(record)
+                await parts.remove_unfinished(gate.owner, record)
                 # Back to what it was before: a thread without files has no record.
                 await gate.write(before if before.claim else Record())
                 parts.record(gate.owner, record, "failed", reason_of(error))

@@ -102,7 +102,7 @@ class Endings:
         # Noted first: a later start removes what is left of the Pod.
         stopped = replace(record, state="stopped", since_s=parts.lifetime.clock(), ended_processes=ended)
         await gate.write(stopped)
-        await parts.remove_pod(record.sandbox)
+        await parts.remove_pod(gate.owner, record.sandbox)
         log.info("sandbox %s is stopped: %s", record.sandbox, reason)
         also = f"; its background processes ({processes}) ended" if processes else ""
         parts.record(gate.owner, record, "idle_stopped", f"{reason}{also}")
@@ -180,7 +180,7 @@ class Endings:
                 await parts.drop(gate, reason)
             found = await self._labelled({"tenant": owner[0], "thread": owner[1]}, "claims")
             for made in found:
-                await parts.requests.delete(CLAIMS, parts.site.namespace, made["metadata"]["name"])
+                await parts.requests.delete(CLAIMS, parts.site.namespace_of(owner), made["metadata"]["name"])
             await gate.write(Record())
             return bool(found)
 
@@ -189,7 +189,8 @@ class Endings:
         await self.parts.prepared()
         removed = sum([await self._remove_files(owner, DELETED) for owner in await self._threads(mine)])
         for made in await self._labelled(mine, "pods"):  # what has no record
-            await self.parts.remove_pod(made["metadata"]["name"])
+            await self.parts.remove_pod((digest(tenant), ""), made["metadata"]["name"])
+        await self.parts.namespaces.remove(digest(tenant))
         return removed
 
     async def _threads(self, labels: Mapping[str, str]) -> set[Owner]:
@@ -226,5 +227,7 @@ class Endings:
         site = self.parts.site
         resource, kind = {"claims": (CLAIMS, "workspace"), "leases": (LEASES, "thread"), "pods": (PODS, "")}[what]
         selector = site.selector(**labels, **({"kind": kind} if kind else {}))
-        found, _ = await self.parts.requests.list(resource, site.namespace, selector)
-        return [made for made in found if not made["metadata"].get("deletionTimestamp")]
+        namespace = site.namespace if resource == LEASES else site.scope(labels.get("tenant", ""))
+        found, _ = await self.parts.requests.list(resource, namespace, selector)
+        there = [made for made in found if not made["metadata"].get("deletionTimestamp")]
+        return there if resource == LEASES else [made for made in there if site.has(made)]

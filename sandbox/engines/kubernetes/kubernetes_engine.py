@@ -9,6 +9,7 @@ import logging
 import time
 from collections.abc import Callable
 
+from sandbox.engines.kubernetes.allowance import Allowances, unlimited
 from sandbox.engines.kubernetes.boot import Boot, Inspection
 from sandbox.engines.kubernetes.creation import Creation
 from sandbox.engines.kubernetes.endings import Endings
@@ -31,6 +32,7 @@ class KubernetesEngine:
     `site` says where the sandboxes are, and what the operator wants of each. Processes that share its instance share
     all they have; the engine closes `requests`. `inspection` judges a sandbox before it is used. A sandbox is not used
     any more `lifetime_s` after it was made. `on_transition` receives transitions; `clock` is in seconds since 1970.
+    `allowances` says what the cluster is to limit.
     """
 
     def __init__(
@@ -41,9 +43,10 @@ class KubernetesEngine:
         inspection: Inspection | None = None,
         lifetime_s: float | None = None,
         on_transition: OnTransition = ignored,
+        allowances: Allowances = unlimited,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._parts = parts = Parts(requests, site, Lifetime(lifetime_s, clock), on_transition)
+        self._parts = parts = Parts(requests, site, Lifetime(lifetime_s, clock), on_transition, allowances)
         boot, listing = Boot(parts, inspection or Inspection()), Listing(parts)
         creation, workspaces = Creation(parts, boot), Workspaces(parts, boot)
         self._endings = endings = Endings(parts, listing)

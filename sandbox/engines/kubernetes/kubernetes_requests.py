@@ -17,7 +17,8 @@ import aiohttp
 from kubernetes_asyncio import client, config
 from kubernetes_asyncio.config.config_exception import ConfigException
 
-from sandbox.errors import EngineFull, EngineUnavailable, RuntimeMissing, SandboxUnavailable
+from sandbox.engines.kubernetes.refusals import forbidden
+from sandbox.errors import EngineUnavailable, SandboxUnavailable
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +35,9 @@ _WATCH_S = 240
 _ANSWER_LIMIT_BYTES = 64 * 1024 * 1024
 _EVENT_LIMIT_BYTES = 4 * 1024 * 1024
 _SHOWN = 500
+# What a namespace says that was just made, until controllers have seen it.
+_NOT_YET = ("error looking up service account", "status unknown for quota")
+_NOT_YET_S = 0.5
 
 
 @dataclass(frozen=True)
@@ -45,10 +49,10 @@ class Resource:
     plural: str
 
     def path(self, namespace: str, name: str = "") -> str:
-        """Return where it is served; the namespace of what belongs to the whole cluster is ""."""
+        """Return the path of an object or of all; without a namespace of one that is in none, or of all in any."""
         root = f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
-        where = f"/namespaces/{namespace}" if namespace else ""
-        return f"{root}{where}/{self.plural}{f'/{name}' if name else ''}"
+        scope = f"/namespaces/{namespace}" if namespace else ""
+        return f"{root}{scope}/{self.plural}{f'/{name}' if name else ''}"
 
 
 PODS = Resource("", "v1", "pods")
@@ -58,6 +62,9 @@ LEASES = Resource("coordination.k8s.io", "v1", "leases")
 NETWORK_POLICIES = Resource("networking.k8s.io", "v1", "networkpolicies")
 REVIEWS = Resource("authorization.k8s.io", "v1", "selfsubjectaccessreviews")
 STORAGE_CLASSES = Resource("storage.k8s.io", "v1", "storageclasses")
+QUOTAS = Resource("", "v1", "resourcequotas")
+LIMIT_RANGES = Resource("", "v1", "limitranges")
+NAMESPACES = Resource("", "v1", "namespaces")
 
 VERBS: Mapping[Resource, frozenset[str]] = {
     PODS: frozenset({"create", "delete", "list", "watch"}),
@@ -65,13 +72,33 @@ VERBS: Mapping[Resource, frozenset[str]] = {
     LEASES: frozenset({"create", "delete", "get", "list", "update", "watch"}),
     SECRETS: frozenset({"create", "get", "update"}),
     NETWORK_POLICIES: frozenset({"create", "get", "update"}),
+    QUOTAS: frozenset({"create", "get", "update"}),
+    LIMIT_RANGES: frozenset({"create", "get", "update"}),
 }
-"""All that is asked of the namespace of sandboxes; a request of another verb is an error of this program."""
+"""All that is asked of the namespace of sandboxes; a request of another verb is an error of this program.
+
+With a namespace for each tenant only the Leases are there, and the rest is asked of the whole cluster: CLUSTER_VERBS.
+"""
+
+CLUSTER_VERBS: Mapping[Resource, frozenset[str]] = {
+    NAMESPACES: frozenset({"create", "delete", "get"}),
+    **{resource: verbs for resource, verbs in VERBS.items() if resource != LEASES},
+}
+"""All that is asked of the cluster with a namespace for each tenant: what a role grants in namespaces to come, it
+grants in all. So get and update of what is in NAMED are for objects of that name alone."""
+
+NAMED: Mapping[Resource, str] = {
+    SECRETS: "airlock-relay",
+    NETWORK_POLICIES: "airlock-sandboxes",
+    QUOTAS: "airlock-limits",
+    LIMIT_RANGES: "airlock-limits",
+}
+"""The one object of a kind in each tenant's namespace, by its name."""
 
 GATEWAY_VERBS: Mapping[Resource, frozenset[str]] = {SECRETS: frozenset({"create", "get"})}
 """All that is asked of the gateway's own namespace, for the key of the instance's authority."""
 
-_OF_THE_CLUSTER: Mapping[Resource, frozenset[str]] = {
+_OF_EVERYBODY: Mapping[Resource, frozenset[str]] = {
     REVIEWS: frozenset({"create"}),
     STORAGE_CLASSES: frozenset({"get"}),
 }
@@ -80,6 +107,10 @@ _OF_THE_CLUSTER: Mapping[Resource, frozenset[str]] = {
 
 class Conflict(SandboxUnavailable):
     """An object of this name exists, or has changed since it was read."""
+
+
+class NamespaceMissing(SandboxUnavailable):
+    """The namespace of what was to be created does not exist."""
 
 
 class Expired(SandboxUnavailable):
@@ -129,7 +160,7 @@ class KubernetesRequests:
             made = {**made, "metadata": {**made.get("metadata", {}), "ownerReferences": [self.owner]}}
         found = await self._ask("create", resource, namespace, query={"dryRun": "All"} if dry_run else {}, body=made)
         if found is None:
-            raise SandboxUnavailable(
+            raise NamespaceMissing(
                 f"namespace {namespace!r} does not exist on the cluster: create it, or correct "
                 "sandbox.kubernetes.namespace of the configuration"
             )
@@ -215,7 +246,7 @@ class KubernetesRequests:
         body: Made | None = None,
     ) -> Made | None:
         """Return the answer; None for 404."""
-        if verb not in (VERBS.get(resource) or _OF_THE_CLUSTER[resource]):
+        if verb not in (VERBS.get(resource) or CLUSTER_VERBS.get(resource) or _OF_EVERYBODY[resource]):
             raise AssertionError(f"{verb} {resource.plural} is not among the verbs that the gateway is granted")
         method = {"create": "POST", "update": "PUT", "delete": "DELETE"}.get(verb, "GET")
         pause_s, renewed = _FIRST_PAUSE_S, False
@@ -324,8 +355,10 @@ class KubernetesRequests:
                 "the Kubernetes API does not accept the gateway's credentials: the token has expired or was revoked. "
                 "Log in again for sandbox.kubernetes.kubeconfig, or restart the gateway's Pod for a new token"
             )
+        if code == 403 and any(words in said for words in _NOT_YET):
+            return _Passing(f"{what}: {said}", _NOT_YET_S)
         if code == 403:
-            return _forbidden(verb, resource, namespace, said)
+            return forbidden(verb, resource.plural, namespace, said)
         if code == 409:
             return Conflict(f"{what}: {said}")
         if code == 410:
@@ -334,32 +367,6 @@ class KubernetesRequests:
             waited = (headers or {}).get("Retry-After", "")
             return _Passing(f"{what}: {said}", float(waited) if waited.isdecimal() else 0.0)
         return SandboxUnavailable(f"{what}: {said}")
-
-
-def _forbidden(verb: str, resource: Resource, namespace: str, said: str) -> SandboxUnavailable:
-    if "exceeded quota" in said or "maximum" in said:
-        return EngineFull(
-            f"namespace {namespace!r} has no room left: {said}. Remove sandboxes or workspaces, or raise its "
-            "ResourceQuota or LimitRange"
-        )
-    if "being terminated" in said:
-        return SandboxUnavailable(
-            f"namespace {namespace!r} is being deleted: wait until it is gone and create it again, or set "
-            "sandbox.kubernetes.namespace"
-        )
-    if "RuntimeClass" in said:
-        return RuntimeMissing(f"{said}: install it, or set another runtime in the policy's sandbox section")
-    if "PodSecurity" in said:
-        return SandboxUnavailable(
-            f"{said}. Label namespace {namespace!r} with pod-security.kubernetes.io/enforce=baseline: the daemon "
-            "starts as root"
-        )
-    if "cannot" in said:
-        return SandboxUnavailable(
-            f"the gateway's account lacks a permission: grant {verb} on {resource.plural} in namespace {namespace!r} "
-            f"({said})"
-        )
-    return SandboxUnavailable(f"the cluster refuses to {verb} {resource.plural}: {said}")
 
 
 def _status(data: bytes) -> Mapping[str, Any]:

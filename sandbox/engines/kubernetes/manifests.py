@@ -7,8 +7,8 @@ does: environment and secrets go with each command, over the channel.
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, Self
 
 from sandbox.engines.containment import (
     CAPABILITIES,
@@ -20,7 +20,13 @@ from sandbox.engines.containment import (
     tmp_limit_bytes,
     user_pair,
 )
-from sandbox.engines.kubernetes.kubernetes_requests import Made
+from sandbox.engines.kubernetes.kubernetes_requests import (
+    NAMED,
+    NETWORK_POLICIES,
+    SECRETS,
+    Made,
+    Resource,
+)
 from sandbox.protocols import WORKSPACE
 from sandbox.sandbox import Owner, SandboxSpec, digest
 from sandbox.tls.identity import gateway_name
@@ -34,6 +40,9 @@ STATE = f"{_DOMAIN}/state"
 """On the Lease of a thread that has a sandbox."""
 RECORD = f"{_DOMAIN}/record"
 
+POD_SECURITY = "pod-security.kubernetes.io/enforce"
+POD_SECURITY_LEVEL = "baseline"  # the daemon starts as root
+
 RELAY_PORT = 7600
 # Of the bundle's directory and the channel's (BUNDLE_GID of sandbox/daemon/supervisor/launch.py).
 _CHANNEL_GROUP = 599_999_999
@@ -43,6 +52,10 @@ NOT_STARTED = frozenset({"CreateContainerError", "RunContainerError", "CreateCon
 """Reasons of a container that waits although its image is there."""
 _KEYS = "/keys"
 _MIB = 1024 * 1024
+RELAY_CPUS, RELAY_BYTES = 1, 192 * _MIB
+EPHEMERAL = "512Mi"
+# All are said: what is not, a LimitRange of the namespace would say, and may say more than the limit.
+_EPHEMERAL_REQUEST = "64Mi"
 # One that a container's user may write to is world-writable with a kubelet; this one's is closed.
 _PREPARE = "import os, shutil; os.mkdir('/channel/socket', 0o770); os.chmod('/channel/socket', 0o770)"
 _COPY = f"; shutil.copytree('{RUNTIME_DIRECTORY}', '/bundle/airlock')"
@@ -57,7 +70,8 @@ class Site:
     `runtime_volume`: whether the daemon's bundle is copied from `runtime_image` into each Pod, or mounted, which needs
     image volumes. `gateway_namespace` and `gateway_selector` say which Pods may reach a sandbox's relay, and
     `gateway_cidrs` which addresses outside of Pods. `keys` is the namespace of the instance's key, by default that of
-    the gateway.
+    the gateway. With `namespace_per_tenant` only the threads' Leases are in `namespace`. `tenants` has what is
+    otherwise for some tenants, by their digests: of the four fields before it.
     """
 
     instance: str
@@ -68,11 +82,13 @@ class Site:
     keys: str = ""
     runtime_image: str = "airlock-runtime"
     runtime_volume: Literal["copy", "image"] = "copy"
+    namespace_per_tenant: bool = False
+    image_pull_secrets: Sequence[str] = ()
     storage_class: str | None = None
     node_selector: Mapping[str, str] = field(default_factory=dict)
     tolerations: Sequence[Mapping[str, Any]] = ()
     topology_spread: Sequence[Mapping[str, Any]] = ()
-    image_pull_secrets: Sequence[str] = ()
+    tenants: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     @property
     def keys_namespace(self) -> str:
@@ -93,6 +109,35 @@ class Site:
     def lease_name(self, owner: Owner) -> str:
         return self.name("thread", owner[1])
 
+    def namespace_of(self, owner: Owner | None) -> str:
+        """Return where the Pods and claims of an owner are, or those without one."""
+        return self.namespace if owner is None else self.namespace_of_tenant(owner[0])
+
+    def namespace_of_tenant(self, tenant: str) -> str:
+        """Return the namespace of a tenant, a digest."""
+        if not self.namespace_per_tenant:
+            return self.namespace
+        plain = re.fullmatch(r"[a-z0-9]([a-z0-9-]{0,26}[a-z0-9])?", self.instance)  # a name has at most 63 letters
+        return f"airlock-{self.instance if plain else digest(self.instance)[:12]}-{tenant}"
+
+    def scope(self, tenant: str = "") -> str:
+        """Return where to look for the Pods and claims of a tenant, or of all: "" is any namespace."""
+        return self.namespace_of_tenant(tenant) if tenant or not self.namespace_per_tenant else ""
+
+    def shared_name(self, resource: Resource) -> str:
+        """Return the name of the one object of a kind in a namespace of sandboxes."""
+        return NAMED[resource] if self.namespace_per_tenant else self.name(NAMED[resource].removeprefix("airlock-"))
+
+    def has(self, made: Made) -> bool:
+        """Return whether an object is where this instance makes those of its owner: labels anybody can copy."""
+        metadata = made["metadata"]
+        tenant = (metadata.get("labels") or {}).get(TENANT)
+        return bool(metadata["namespace"] == (self.namespace_of_tenant(tenant) if tenant else self.namespace))
+
+    def of(self, owner: Owner) -> Self:
+        """Return what the operator says of an owner's sandboxes."""
+        return replace(self, **self.tenants.get(owner[0], {}))
+
 
 def made_digest(body: Made) -> str:
     """Return the digest of a Pod's manifest."""
@@ -107,22 +152,23 @@ def lease(site: Site, owner: Owner) -> Made:
 
 def claim(site: Site, owner: Owner, name: str, spec: SandboxSpec) -> Made:
     """Return a volume claim for a thread's files."""
+    site = site.of(owner)
     size = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": str(spec.limits.workspace_bytes)}}}
     chosen = {} if site.storage_class is None else {"storageClassName": site.storage_class}
-    metadata = {"name": name, "labels": site.labels("workspace", owner)}
+    metadata = {"name": name, "namespace": site.namespace_of(owner), "labels": site.labels("workspace", owner)}
     return {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": metadata, "spec": {**size, **chosen}}
 
 
 def relay_secret(site: Site, identity: bytes, authority: str) -> Made:
     """Return the identity that the relays of all Pods have until they are claimed."""
     data = {"identity.pem": identity.decode("ascii"), "ca.pem": authority}
-    return secret(site.name("relay"), site.labels("relay"), data)
+    return secret(site.shared_name(SECRETS), site.labels("relay"), data)
 
 
 def secret(name: str, labels: Mapping[str, str], data: Mapping[str, str]) -> Made:
     """Return a Secret of texts."""
     metadata = {"name": name, "labels": dict(labels)}
-    return {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "stringData": dict(data)}
+    return {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "type": "Opaque", "stringData": dict(data)}
 
 
 def network_policy(site: Site) -> Made:
@@ -131,23 +177,34 @@ def network_policy(site: Site) -> Made:
     gateway = {"namespaceSelector": namespace, "podSelector": {"matchLabels": dict(site.gateway_selector)}}
     addresses = [{"ipBlock": {"cidr": cidr}} for cidr in site.gateway_cidrs]
     spec = {
-        "podSelector": {"matchLabels": {INSTANCE: site.instance}},
+        # All of a tenant's own namespace, whatever their labels.
+        "podSelector": {} if site.namespace_per_tenant else {"matchLabels": {INSTANCE: site.instance}},
         "policyTypes": ["Ingress", "Egress"],
         "ingress": [{"from": [gateway, *addresses], "ports": [{"protocol": "TCP", "port": RELAY_PORT}]}],
     }
-    metadata = {"name": site.name("sandboxes"), "labels": site.labels("network")}
+    metadata = {"name": site.shared_name(NETWORK_POLICIES), "labels": site.labels("network")}
     return {"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": metadata, "spec": spec}
+
+
+def tenant_namespace(site: Site, tenant: str) -> Made:
+    """Return the namespace of a tenant, a digest."""
+    labels = {**site.labels("tenant"), TENANT: tenant, POD_SECURITY: POD_SECURITY_LEVEL}
+    return {
+        "apiVersion": "v1",
+        "kind": "Namespace",
+        "metadata": {"name": site.namespace_of_tenant(tenant), "labels": labels},
+    }
 
 
 def pod(site: Site, spec: SandboxSpec, owner: Owner, name: str, claim_name: str, *, kind: str = "sandbox") -> Made:
     """Return the Pod of a sandbox over a claim, whose relay waits to be claimed."""
-    limits = spec.limits
+    site, limits = site.of(owner), spec.limits
     tmp_bytes = min(limits.tmp_bytes, tmp_limit_bytes(limits.memory_bytes))
     volumes: list[Made] = [
         {"name": "workspace", "persistentVolumeClaim": {"claimName": claim_name}},
         {"name": "tmp", "emptyDir": {"medium": "Memory", "sizeLimit": str(tmp_bytes)}},
         {"name": "channel", "emptyDir": {"sizeLimit": "1Mi"}},
-        {"name": "keys", "secret": {"secretName": site.name("relay"), "defaultMode": 0o444}},
+        {"name": "keys", "secret": {"secretName": site.shared_name(SECRETS), "defaultMode": 0o444}},
         _bundle_volume(site),
     ]
     body: Made = {
@@ -166,16 +223,17 @@ def pod(site: Site, spec: SandboxSpec, owner: Owner, name: str, claim_name: str,
     }
     runtime_class = _RUNTIME_CLASSES.get(spec.runtime, spec.runtime)
     body |= _placement(site) | ({} if runtime_class is None else {"runtimeClassName": runtime_class})
-    metadata = {"name": name, "labels": site.labels(kind, owner)}
+    metadata = {"name": name, "namespace": site.namespace_of(owner), "labels": site.labels(kind, owner)}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": body}
 
 
 def _placement(site: Site) -> Made:
     """Return what the operator says of every Pod."""
+    all_of_instance = {"matchLabels": {INSTANCE: site.instance}}
     chosen: Mapping[str, Any] = {
         "nodeSelector": dict(site.node_selector),
         "tolerations": [dict(one) for one in site.tolerations],
-        "topologySpreadConstraints": [dict(one) for one in site.topology_spread],
+        "topologySpreadConstraints": [{"labelSelector": all_of_instance, **one} for one in site.topology_spread],
         "imagePullSecrets": [{"name": name} for name in site.image_pull_secrets],
     }
     return {name: value for name, value in chosen.items() if value}
@@ -260,10 +318,11 @@ def _daemon(site: Site, spec: SandboxSpec, claim_name: str) -> Made:
             _bundle_mount(site),
         ],
     )
-    millis = round(limits.cpus * 1000)
-    amounts = {"cpu": f"{millis}m", "memory": str(limits.memory_bytes), "ephemeral-storage": "512Mi"}
+    millis = millis_of(limits.cpus)
+    amounts = {"cpu": f"{millis}m", "memory": str(limits.memory_bytes), "ephemeral-storage": EPHEMERAL}
     # Most sandboxes are idle: a tenth of the processors is set aside; and all memory, which cannot be taken back.
     requests = {"cpu": f"{max(millis // 10, 1)}m", "memory": str(limits.memory_bytes)}
+    requests["ephemeral-storage"] = _EPHEMERAL_REQUEST
     # The image may set these, and no Pod can unset them.
     env = [{"name": name, "value": value} for name, value in STEERING_VARIABLES.items()]
     return {**body, "env": env, "workingDir": WORKSPACE, "resources": {"limits": amounts, "requests": requests}}
@@ -288,6 +347,11 @@ def bare_container(name: str, image: str, command: Sequence[str]) -> Made:
     return _container(name, image, command, user=_RELAY_USER, mounts=[])
 
 
+def millis_of(cpus: float) -> int:
+    """Return thousandths of a processor, as the API counts them."""
+    return max(round(cpus * 1000), 1)
+
+
 def _container(
     name: str, image: str, command: Sequence[str], *, user: int, mounts: list[Made], capabilities: Sequence[str] = ()
 ) -> Made:
@@ -306,8 +370,8 @@ def _container(
             "capabilities": allowed,
         },
         "resources": {
-            "limits": {"cpu": "1", "memory": str(192 * _MIB), "ephemeral-storage": "512Mi"},
-            "requests": {"cpu": "10m", "memory": str(32 * _MIB)},
+            "limits": {"cpu": str(RELAY_CPUS), "memory": str(RELAY_BYTES), "ephemeral-storage": EPHEMERAL},
+            "requests": {"cpu": "10m", "memory": str(32 * _MIB), "ephemeral-storage": _EPHEMERAL_REQUEST},
         },
         "terminationMessagePath": ENDED_FILE if _channel_mount() in mounts else "/dev/termination-log",
         "volumeMounts": mounts,

@@ -22,7 +22,10 @@ _LONGEST_PAUSE_S = 5.0
 
 
 class Mirror(Generic[_Kept]):
-    """Keeps what `parse` makes of each object, by name; None is not kept. `changed` is called for each change."""
+    """Keeps what `parse` makes of each object, by name; None is not kept. `changed` is called for each change.
+
+    What is not `mine` is passed over: an object that another account made and labelled like this instance's.
+    """
 
     def __init__(
         self,
@@ -30,12 +33,14 @@ class Mirror(Generic[_Kept]):
         where: tuple[Resource, str, str],
         parse: Callable[[Made], _Kept | None],
         changed: Callable[[str, _Kept | None], None] = lambda _name, _kept: None,
+        mine: Callable[[Made], bool] = lambda _made: True,
     ) -> None:
         self.items: dict[str, _Kept] = {}
         self._requests = requests
         self._where = where
         self._parse = parse
         self._changed = changed
+        self._mine = mine
         self._versions: dict[str, int] = {}  # of what is kept, and of what was forgotten since the last list
         self._version = ""
         self._watching: asyncio.Task[None] | None = None
@@ -91,7 +96,8 @@ class Mirror(Generic[_Kept]):
         self._news = asyncio.Event()
 
     async def _list(self) -> None:
-        found, version = await self._requests.list(*self._where)
+        listed, version = await self._requests.list(*self._where)
+        found = [made for made in listed if self._mine(made)]
         names = {made["metadata"]["name"] for made in found}
         for made in found:
             self.put(made)
@@ -107,9 +113,9 @@ class Mirror(Generic[_Kept]):
             try:
                 async for kind, made in self._requests.watch(*self._where, self._version):
                     self._version = str(made["metadata"]["resourceVersion"])
-                    if kind in ("ADDED", "MODIFIED"):
+                    if kind in ("ADDED", "MODIFIED") and self._mine(made):
                         self.put(made)
-                    elif kind == "DELETED":
+                    elif kind == "DELETED" and self._mine(made):
                         self._deleted(made)
                     pause_s = _FIRST_PAUSE_S
             except Expired:

@@ -11,11 +11,13 @@ from sandbox.client.presence import Presence
 from sandbox.client.tls_address import TlsAddress
 from sandbox.engines.background import BackgroundTasks
 from sandbox.engines.kubernetes import manifests
+from sandbox.engines.kubernetes.allowance import Allowances, unlimited
 from sandbox.engines.kubernetes.attached import Attached, AttachedSandboxes, SharedUses
 from sandbox.engines.kubernetes.gates import Gate, Gates
 from sandbox.engines.kubernetes.kubernetes_requests import CLAIMS, LEASES, PODS, KubernetesRequests
 from sandbox.engines.kubernetes.manifests import RELAY_PORT, Site
 from sandbox.engines.kubernetes.mirror import Mirror
+from sandbox.engines.kubernetes.namespaces import Namespaces
 from sandbox.engines.kubernetes.pods import Pod
 from sandbox.engines.kubernetes.records import Known, Record
 from sandbox.engines.kubernetes.setup import Setup
@@ -39,14 +41,17 @@ class Parts:
     site: Site
     lifetime: Lifetime
     on_transition: OnTransition
+    allowances: Allowances = unlimited
     process: str = field(default_factory=lambda: f"gateway-{secrets.token_hex(8)}")
 
     def __post_init__(self) -> None:
         self.background = BackgroundTasks()
         self.attached = AttachedSandboxes(self.lifetime)
         self.setup = Setup(self.requests, self.site)
+        self.namespaces = Namespaces(self.requests, self.site, self.setup, self.allowances, self.background)
         where, selector = self.site.namespace, self.site.selector()
-        self.pods = Mirror(self.requests, (PODS, where, selector), Pod.of, self.attached.note_pod)
+        of_all = (PODS, self.site.scope(), selector)
+        self.pods = Mirror(self.requests, of_all, Pod.of, self.attached.note_pod, self.site.has)
         self.leases = Mirror(self.requests, (LEASES, where, f"{selector},{manifests.STATE}"), Known.of)
         self.gates = Gates(self.requests, self.site, self.leases, self.process, self.lifetime.clock)
         self.later: list[asyncio.Task[None]] = []
@@ -56,6 +61,7 @@ class Parts:
         """Have what every sandbox needs; raises SandboxError, and tries again the next time."""
         async with self._preparing:
             await self.setup.prepare()
+            await self.namespaces.prepare()
             await self.pods.start()
             await self.leases.start()
 
@@ -72,9 +78,9 @@ class Parts:
 
     # --- Pods ---
 
-    async def remove_pod(self, name: str) -> None:
+    async def remove_pod(self, owner: Owner | None, name: str) -> None:
         """Remove a Pod and wait for its end; of one whose node was lost no end is seen."""
-        if not await self.requests.delete(PODS, self.site.namespace, name):
+        if not await self.requests.delete(PODS, self.site.namespace_of(owner), name):
             return
         known = self.pods.items.get(name)
         deadline_s = asyncio.get_running_loop().time() + _END_S
@@ -93,7 +99,7 @@ class Parts:
         """Remove a thread's sandbox, whatever it does, and record that; its files stay."""
         record = gate.record
         self.attached.let_go(record.sandbox)
-        await self.remove_pod(record.sandbox)
+        await self.remove_pod(gate.owner, record.sandbox)
         await gate.write(record.without_sandbox(ended_processes=ended_processes))
         self.record(gate.owner, record, "removed", reason)
 
@@ -102,22 +108,22 @@ class Parts:
         record = gate.record
         if record.state == "creating" or record.carrier or record.other_claim:
             log.info("removing what a lost gateway began to make for a thread: %s", record.sandbox or record.carrier)
-            await self.remove_unfinished(record)
+            await self.remove_unfinished(gate.owner, record)
         if record.state == "creating":
             self.record(gate.owner, record, "failed", "the process that created it was lost")
             await gate.write(replace(record.without_sandbox(), claim="" if record.fresh else record.claim))
         elif record.carrier or record.other_claim:
             await gate.write(replace(record, carrier="", other_claim=""))
 
-    async def remove_unfinished(self, record: Record) -> None:
+    async def remove_unfinished(self, owner: Owner, record: Record) -> None:
         """Remove the Pods and claims that a record notes and that are not done."""
         creating = record.state == "creating"
         for pod in (record.sandbox if creating else "", record.carrier):
             if pod:
-                await self.remove_pod(pod)
+                await self.remove_pod(owner, pod)
         for claim in (record.claim if creating and record.fresh else "", record.other_claim):
             if claim:
-                await self.requests.delete(CLAIMS, self.site.namespace, claim)
+                await self.requests.delete(CLAIMS, self.site.namespace_of(owner), claim)
 
     # --- the way to a daemon ---
 

@@ -2,14 +2,16 @@
 
 import asyncio
 import secrets
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from sandbox.engines.kubernetes import manifests
 from sandbox.engines.kubernetes.kubernetes_requests import (
     CLAIMS,
+    CLUSTER_VERBS,
     GATEWAY_VERBS,
     LEASES,
+    NAMED,
     PODS,
     REVIEWS,
     VERBS,
@@ -46,14 +48,35 @@ class Preflight:
 
     async def missing(self) -> Sequence[str]:
         """Return what the account may not do, a text for each resource."""
-        keys = self.site.keys_namespace
-        asked = [(keys, GATEWAY_VERBS), (self.site.namespace, VERBS)]
-        return [text for where, verbs in asked for text in await self._missing(where, verbs)]
+        answers = await asyncio.gather(*(self._may(*asked) for asked in self._asked()))
+        listed: dict[tuple[Resource, str], list[str]] = {}
+        for (resource, verb, namespace, _), may in zip(self._asked(), answers, strict=True):
+            if not may:
+                listed.setdefault((resource, namespace), []).append(verb)
+        return [
+            f"{', '.join(found)} on {resource.plural} in {f'namespace {where!r}' if where else 'all namespaces'}"
+            for (resource, where), found in listed.items()
+        ]
 
     @property
     def count(self) -> int:
         """How many permissions are asked for."""
-        return sum(len(granted) for verbs in (VERBS, GATEWAY_VERBS) for granted in verbs.values())
+        return len(self._asked())
+
+    def _asked(self) -> Sequence[tuple[Resource, str, str, str]]:
+        """Return what is to be granted: resource, verb, namespace or "" for all, and name or "" for any."""
+        site = self.site
+        asked = [(site.keys_namespace, GATEWAY_VERBS)]
+        if site.namespace_per_tenant:
+            asked += [(site.namespace, {LEASES: VERBS[LEASES]}), ("", CLUSTER_VERBS)]
+        else:
+            asked += [(site.namespace, VERBS)]
+        return [
+            (resource, verb, where, NAMED.get(resource, "") if not where and verb in ("get", "update") else "")
+            for where, verbs in asked
+            for resource, granted in verbs.items()
+            for verb in sorted(granted)
+        ]
 
     async def namespace(self) -> SandboxError | None:
         """Return why the namespace takes no objects: it does not exist, or is being deleted."""
@@ -63,7 +86,8 @@ class Preflight:
 
     async def storage_class(self, spec: SandboxSpec) -> str:
         """Return the class that a workspace's volume gets. Raises SandboxError if it would get none."""
-        made = manifests.claim(self.site, _NO_OWNER, _trial_name("workspace"), spec)
+        site = replace(self.site, namespace_per_tenant=False)  # no tenant has to have one yet
+        made = manifests.claim(site, _NO_OWNER, _trial_name("workspace"), spec)
         admitted = await self.requests.create(CLAIMS, self.site.namespace, made, dry_run=True)
         found = admitted["spec"].get("storageClassName")
         if not found:
@@ -92,19 +116,9 @@ class Preflight:
             return error
         return None
 
-    async def _missing(self, namespace: str, verbs: Mapping[Resource, frozenset[str]]) -> Sequence[str]:
-        pairs = [(resource, verb) for resource, granted in verbs.items() for verb in sorted(granted)]
-        answers = await asyncio.gather(*(self._may(resource, verb, namespace) for resource, verb in pairs))
-        refused = [pair for pair, may in zip(pairs, answers, strict=True) if not may]
-        listed: dict[Resource, list[str]] = {}
-        for resource, verb in refused:
-            listed.setdefault(resource, []).append(verb)
-        return [
-            f"{', '.join(found)} on {resource.plural} in namespace {namespace!r}" for resource, found in listed.items()
-        ]
-
-    async def _may(self, resource: Resource, verb: str, namespace: str) -> bool:
+    async def _may(self, resource: Resource, verb: str, namespace: str, name: str) -> bool:
         attributes = {"namespace": namespace, "verb": verb, "group": resource.group, "resource": resource.plural}
+        attributes |= {"name": name} if name else {}
         review: Made = {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview"}
         try:
             answer = await self.requests.create(REVIEWS, "", {**review, "spec": {"resourceAttributes": attributes}})

@@ -36,7 +36,7 @@ class Reconciliation:
         for pod in pods:
             if pod.kind in _NOTED_KINDS and pod.name not in noted:
                 log.info("removing the orphaned Pod %s", pod.name)
-                await parts.remove_pod(pod.name)
+                await parts.remove_pod(pod.owner, pod.name)
         shut = [one.owner for one in known if not await self._looked(one.owner, wait_s=0)]
         if shut:
             parts.later.append(asyncio.create_task(self._later(shut)))
@@ -58,7 +58,7 @@ class Reconciliation:
             await self.parts.clean(gate)
             record = gate.record
             if record.state == "stopped" and record.sandbox in self.parts.pods.items:
-                await self.parts.remove_pod(record.sandbox)
+                await self.parts.remove_pod(owner, record.sandbox)
             if record.state == "running" and record.sandbox not in self.parts.attached.by_id:
                 await self._adopt(gate)
             return True

@@ -1,8 +1,7 @@
-"""Setup: what all sandboxes of an instance share, made once: keys, the relays' first identity, the network policy.
+"""Setup: the key of an instance, made once. It signs the certificates of the channel.
 
-The key signs the certificates of the channel. It is a Secret in the gateway's own namespace, which the replicas of the
-instance share: the first one makes it. The identity that relays have until they are claimed is a Secret beside the
-sandboxes, mounted in the relays' containers alone.
+It is a Secret in the gateway's own namespace, which the replicas of the instance share: the first one makes it. The
+identity that relays have until they are claimed is a Secret beside the sandboxes (namespaces.py).
 """
 
 import base64
@@ -13,14 +12,7 @@ from dataclasses import dataclass, field
 
 from sandbox.client.channel_authority import ChannelAuthority
 from sandbox.engines.kubernetes import manifests
-from sandbox.engines.kubernetes.kubernetes_requests import (
-    NETWORK_POLICIES,
-    SECRETS,
-    Conflict,
-    KubernetesRequests,
-    Made,
-    Resource,
-)
+from sandbox.engines.kubernetes.kubernetes_requests import SECRETS, Conflict, KubernetesRequests, Made
 from sandbox.engines.kubernetes.manifests import Site
 from sandbox.engines.kubernetes.preflight import Preflight
 from sandbox.errors import SandboxUnavailable
@@ -31,9 +23,9 @@ _AUTHORITY = "authority.pem"
 _ENGINE = "engine"
 
 
-def unclaimed_name(instance: str) -> str:
-    """Return the name that the relays of an instance have until they are claimed, all the same one."""
-    return pooled_name(instance, _POOLED)
+def unclaimed_name(site: Site, tenant: str = "") -> str:
+    """Return the name that relays have until they are claimed: one for all, or for all of a tenant, a digest."""
+    return pooled_name(site.instance, tenant if tenant and site.namespace_per_tenant else _POOLED)
 
 
 @dataclass
@@ -52,18 +44,15 @@ class Setup:
 
     async def engine_id(self) -> str:
         """Return the id of where the workspaces are: the one that the instance's first process drew."""
-        return _data(await self._shared_secret())[_ENGINE].decode("ascii", "replace")
+        return secret_data(await self._shared_secret())[_ENGINE].decode("ascii", "replace")
 
     async def ping(self) -> None:
-        await self.requests.get(SECRETS, self.site.namespace, self.site.name("relay"))
+        await self.requests.get(SECRETS, self.site.keys_namespace, self.site.name("authority"))
 
     async def prepare(self) -> None:
         if self._authority is None:
             await Preflight(self.requests, self.site).refuse()
-            authority = await self._shared_authority()
-            await self._share_identity(authority)
-            await self._close_network()
-            self._authority = authority
+            self._authority = await self._shared_authority()
 
     async def _shared_secret(self) -> Made | None:
         """Return the Secret of the authority, made if there is none."""
@@ -83,41 +72,16 @@ class Setup:
         site, name = self.site, self.site.name("authority")
         found = await self._shared_secret()
         try:
-            return ChannelAuthority.of(_data(found)[_AUTHORITY], site.instance)
+            return ChannelAuthority.of(secret_data(found)[_AUTHORITY], site.instance)
         except (KeyError, ValueError) as error:
             raise SandboxUnavailable(
                 f"Secret {name} in namespace {site.keys_namespace!r} is not an authority of this instance ({error}): "
                 "delete it while no gateway runs, and the sandboxes' Pods with it"
             ) from error
 
-    async def _share_identity(self, authority: ChannelAuthority) -> None:
-        """Have the relays' Secret of this authority, renewed well before it expires."""
-        site = self.site
-        found = await self.requests.get(SECRETS, site.namespace, site.name("relay"))
-        data = {} if found is None else _data(found)
-        if data.get("ca.pem") == authority.ca_pem.encode() and authority.is_fresh(data.get("identity.pem", b"")):
-            return
-        identity = authority.sandbox_identity(unclaimed_name(site.instance))
-        await self._have(SECRETS, manifests.relay_secret(site, identity, authority.ca_pem), found)
 
-    async def _close_network(self) -> None:
-        wanted = manifests.network_policy(self.site)
-        found = await self.requests.get(NETWORK_POLICIES, self.site.namespace, wanted["metadata"]["name"])
-        if found is None or found["spec"] != wanted["spec"]:
-            await self._have(NETWORK_POLICIES, wanted, found)
-
-    async def _have(self, resource: Resource, wanted: Made, found: Made | None) -> None:
-        try:
-            if found is None:
-                await self.requests.create(resource, self.site.namespace, wanted)
-            else:
-                wanted["metadata"]["resourceVersion"] = found["metadata"]["resourceVersion"]
-                await self.requests.update(resource, self.site.namespace, wanted)
-        except Conflict:  # another process of the instance was faster, and has made the same
-            return
-
-
-def _data(secret: Made | None) -> Mapping[str, bytes]:
+def secret_data(secret: Made | None) -> Mapping[str, bytes]:
+    """Return what is in a Secret, {} for one that cannot be read."""
     try:
         return {key: base64.b64decode(value) for key, value in ((secret or {}).get("data") or {}).items()}
     except (binascii.Error, TypeError):

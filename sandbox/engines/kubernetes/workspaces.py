@@ -20,7 +20,7 @@ from sandbox.client.channel import Channel
 from sandbox.engines.kubernetes import manifests
 from sandbox.engines.kubernetes.boot import Boot
 from sandbox.engines.kubernetes.gates import Gate
-from sandbox.engines.kubernetes.kubernetes_requests import CLAIMS, Conflict
+from sandbox.engines.kubernetes.kubernetes_requests import CLAIMS
 from sandbox.engines.kubernetes.parts import Parts
 from sandbox.engines.workspace_archive import ArchiveBroken, Contents, Passing, read_tar, streamed, write_tar
 from sandbox.errors import DaemonLost, SandboxBusy, SandboxError
@@ -123,10 +123,10 @@ class Workspaces:
         """Have a Pod over a claim, the thread's own or a second one that is made; the Pod is removed at the end."""
         parts, site, owner = self.parts, self.parts.site, gate.owner
         name, second = f"carrier-{secrets.token_hex(6)}", "" if claim == gate.record.claim else claim
+        await parts.namespaces.ready(spec)
         record = await gate.write(replace(gate.record, carrier=name, other_claim=second))
         if second:
-            with suppress(Conflict):
-                await parts.requests.create(CLAIMS, site.namespace, manifests.claim(site, owner, second, spec))
+            await parts.namespaces.create(CLAIMS, manifests.claim(site, owner, second, spec))
         carried = replace(spec, image=site.runtime_image)
         body = manifests.pod(site, carried, owner, name, claim, kind="carrier")
         noted = replace(record, sandbox=name, epoch=parts.new_epoch())
@@ -141,7 +141,7 @@ class Workspaces:
             await asyncio.shield(self._removed(gate, name))
 
     async def _removed(self, gate: Gate, name: str) -> None:
-        await self.parts.remove_pod(name)
+        await self.parts.remove_pod(gate.owner, name)
         await gate.write(replace(gate.record, carrier=""))
 
     async def _read(self, channel: Channel, take: Callable[[Contents], _Value]) -> _Value:

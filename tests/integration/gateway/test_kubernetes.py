@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from sandbox.engines.kubernetes.kubernetes_requests import PODS, VERBS
+from sandbox.sandbox import digest
 from tests.conformance.kubernetes_engines import ClusterSite, cluster_of_sandboxes
 from tests.gateway_process import Home, Served, airlock, make_home, served
 from tests.kubernetes import kinds
@@ -30,7 +31,11 @@ def place(cluster: Cluster, tmp_path: Path) -> ClusterSite:
 
 @pytest.fixture
 def home(place: ClusterSite, tmp_path: Path) -> Home:
-    made = make_home(tmp_path / "home")
+    return home_at(place, tmp_path / "home")
+
+
+def home_at(place: ClusterSite, directory: Path) -> Home:
+    made = make_home(directory)
     place.serve_in(made)
     return made
 
@@ -47,6 +52,8 @@ async def test_a_gateway_that_is_killed_leaves_its_sandbox_to_the_next_one(home:
         said = await execute(home, first, 'echo kept > a; echo same > "$TMPDIR/b"; echo $((6 * 7))')
         assert (said["outcome"], said["content"]) == ("exited", "42\n")
         (before,) = place.cluster.objects(kinds.POD, place.namespace)
+        (quota,) = place.cluster.objects(kinds.QUOTA, place.namespace)
+        assert quota["spec"]["hard"]["pods"] == str(2 * 64), "twice sandbox.max_live, without a pool"
         first.kill()
     with served(home, within=place.within) as second:
         said = await execute(home, second, 'cat a "$TMPDIR/b"')
@@ -54,6 +61,22 @@ async def test_a_gateway_that_is_killed_leaves_its_sandbox_to_the_next_one(home:
         (after,) = place.cluster.objects(kinds.POD, place.namespace)
         assert after["metadata"]["uid"] == before["metadata"]["uid"]
     assert [one.split()[0] for one in place.left()] == ["workspace", "Lease"], "it removes its sandboxes when it stops"
+
+
+async def test_a_tenant_s_namespace_has_the_limits_of_its_policy(cluster: Cluster, tmp_path: Path) -> None:
+    apart = tmp_path / "apart"
+    apart.mkdir()
+    place = ClusterSite(cluster, apart, namespace_per_tenant=True)
+    home = home_at(place, tmp_path / "home")
+    with served(home, within=place.within) as gateway:
+        said = await execute(home, gateway, "echo $((6 * 7))")
+        assert (said["outcome"], said["content"]) == ("exited", "42\n")
+        (pod,) = [one for one in cluster.objects(kinds.POD) if one["metadata"]["namespace"].endswith(digest("default"))]
+        namespace = pod["metadata"]["namespace"]
+        (quota,) = cluster.objects(kinds.QUOTA, namespace)
+        hard = quota["spec"]["hard"]
+        assert (hard["pods"], hard["persistentvolumeclaims"]) == ("32", str(100_000 + 32)), "those of the defaults"
+        assert hard["limits.memory"] == str(32 * (1024 + 192) * 1024 * 1024)
 
 
 async def test_a_call_for_which_the_namespace_has_no_room_says_so_and_a_later_one_works(

@@ -1,5 +1,5 @@
 {{/*
-What a gateway asks of the Kubernetes API: VERBS and GATEWAY_VERBS of
+What a gateway asks of the Kubernetes API: VERBS, GATEWAY_VERBS, CLUSTER_VERBS and NAMED of
 sandbox/engines/kubernetes/kubernetes_requests.py, with which a test compares this.
 */}}
 {{- define "airlock.rules.sandboxes" -}}
@@ -10,14 +10,18 @@ sandbox/engines/kubernetes/kubernetes_requests.py, with which a test compares th
   resources: [persistentvolumeclaims]
   verbs: [create, delete, list]
 - apiGroups: [""]
-  resources: [secrets]
+  resources: [secrets, resourcequotas, limitranges]
   verbs: [create, get, update]
-- apiGroups: [coordination.k8s.io]
-  resources: [leases]
-  verbs: [create, delete, get, list, update, watch]
 - apiGroups: [networking.k8s.io]
   resources: [networkpolicies]
   verbs: [create, get, update]
+{{ include "airlock.rules.records" . }}
+{{- end }}
+
+{{- define "airlock.rules.records" -}}
+- apiGroups: [coordination.k8s.io]
+  resources: [leases]
+  verbs: [create, delete, get, list, update, watch]
 {{- end }}
 
 {{- define "airlock.rules.own" -}}
@@ -29,5 +33,29 @@ sandbox/engines/kubernetes/kubernetes_requests.py, with which a test compares th
 {{- define "airlock.rules.cluster" -}}
 - apiGroups: [""]
   resources: [namespaces]
-  verbs: [create, get]
+  verbs: [create, delete, get]
+- apiGroups: [""]
+  resources: [pods]
+  verbs: [create, delete, list, watch]
+- apiGroups: [""]
+  resources: [persistentvolumeclaims]
+  verbs: [create, delete, list]
+- apiGroups: [""]
+  resources: [secrets, resourcequotas, limitranges]
+  verbs: [create]
+- apiGroups: [networking.k8s.io]
+  resources: [networkpolicies]
+  verbs: [create]
+- apiGroups: [""]
+  resources: [secrets]
+  resourceNames: [airlock-relay]
+  verbs: [get, update]
+- apiGroups: [""]
+  resources: [resourcequotas, limitranges]
+  resourceNames: [airlock-limits]
+  verbs: [get, update]
+- apiGroups: [networking.k8s.io]
+  resources: [networkpolicies]
+  resourceNames: [airlock-sandboxes]
+  verbs: [get, update]
 {{- end }}

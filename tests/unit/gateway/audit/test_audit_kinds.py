@@ -7,8 +7,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[4]
 # As the code names a kind: what it makes an entry of, or what stands in for the tools of a call.
-_NAMED = re.compile(r'\b(?:audit_kind = |kind=|run_changed\(connection, |_tell\(connection, )"([a-z_]+)"')
-_WORD = re.compile(r"[a-z]+(?:_[a-z]+)*")
+_NAMED = re.compile(r'\b(?:audit_kind = |kind=|run_changed\(connection, |_tell\(connection, )"([a-z0-9_]+)"')
+_WORD = re.compile(r"[a-z][a-z0-9]*(?:_[a-z0-9]+)*")
 
 
 def _of_the_proto() -> set[str]:
@@ -21,7 +21,7 @@ def _of_the_proto() -> set[str]:
 def _of_the_docs() -> set[str]:
     text = (ROOT / "docs" / "audit.md").read_text(encoding="utf-8")
     row = next(line for line in text.splitlines() if line.startswith("| `kind` |"))
-    return set(re.findall(r"`([a-z_]+)`", row)) - {"kind"}
+    return set(re.findall(r"`([a-z0-9_]+)`", row)) - {"kind"}
 
 
 def test_the_contract_and_the_page_list_the_same_kinds() -> None:

