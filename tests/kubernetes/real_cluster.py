@@ -268,20 +268,23 @@ class RealCluster:
 
 
 def sweep(api: RealApi, run: str) -> None:
-    """Remove all that has the label of a run, and wait until it is gone."""
-    left: list[str] = []
-    deadline_s = time.monotonic() + _GONE_S
+    """Remove all that has the label of a run, and wait until it is gone.
+
+    First the namespaces that gateways made for tenants: they have no label of the run, but its namespace in their names.
+    """
+    labelled, deadline_s = f"{RUN_LABEL}={run}", time.monotonic() + _GONE_S
+    prefixes = tuple(f"airlock-{one['metadata']['name']}-" for one in api.list(kinds.NAMESPACE, labels=labelled))
     while time.monotonic() < deadline_s:
-        left = []
-        for kind in _OURS:
-            for made in api.list(kind, labels=f"{RUN_LABEL}={run}"):
-                left.append(f"{kind.kind} {made['metadata']['name']}")
-                if "deletionTimestamp" not in made["metadata"]:
-                    api.delete(kind, "", made["metadata"]["name"])
+        tenants = [one for one in api.list(kinds.NAMESPACE) if one["metadata"]["name"].startswith(prefixes)]
+        left = [(kinds.NAMESPACE, one) for one in tenants]
+        left += [(kind, one) for kind in _OURS for one in api.list(kind, labels=labelled)]
         if not left:
             return
+        for kind, made in left:
+            if "deletionTimestamp" not in made["metadata"]:
+                api.delete(kind, "", made["metadata"]["name"])
         time.sleep(0.2)
-    raise TimeoutError(f"still there after {_GONE_S:.0f} s: {', '.join(left)}")
+    raise TimeoutError(f"there are still objects with the label {labelled} after {_GONE_S:.0f} s")
 
 
 def kubeconfig_of_real_cluster() -> Path | None:

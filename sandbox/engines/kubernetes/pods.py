@@ -105,11 +105,13 @@ def _ended(metadata: Made, status: Made, main: Mapping[str, Any], disrupted: Map
         return "its node was lost"
     if disrupted:
         return f"the cluster moved it away ({_shown(disrupted.get('reason'))}): {_shown(disrupted.get('message'))}"
+    if metadata.get("deletionTimestamp"):  # its daemon ends with that
+        return "its Pod was deleted"
     if terminated:
         return f"its daemon ended with exit code {int(terminated.get('exitCode', -1))}"
     if status.get("phase") in _ENDED:
         return f"its Pod is {status['phase']}: {_shown(status.get('message') or status.get('reason'))}"
-    return "its Pod was deleted" if metadata.get("deletionTimestamp") else ""
+    return ""
 
 
 def _shown(text: object) -> str:
