@@ -270,7 +270,7 @@ class RealCluster:
 def sweep(api: RealApi, run: str) -> None:
     """Remove all that has the label of a run, and wait until it is gone.
 
-    First the namespaces that gateways made for tenants: they have no label of the run, but its namespace in their names.
+    First the namespaces that gateways made for tenants: they lack the label, and begin with its namespace.
     """
     labelled, deadline_s = f"{RUN_LABEL}={run}", time.monotonic() + _GONE_S
     prefixes = tuple(f"airlock-{one['metadata']['name']}-" for one in api.list(kinds.NAMESPACE, labels=labelled))
