@@ -1,11 +1,10 @@
 """Which file a written path means, seen from the directories that a command may run in."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
-from gateway.policy.globs import PathGlob, escaped, path_problem, read_glob
-from gateway.policy.globs_cover import may_meet
+from gateway.policy.globs import path_problem
 from gateway.policy.shell_line import Directories, joined
 from gateway.policy.words import Word
 
@@ -14,13 +13,12 @@ NO_FILES = frozenset(
     f"/dev/{name}" for name in ("null", "zero", "full", "random", "urandom", "stdin", "stdout", "stderr", "tty")
 )
 """Streams of the command itself, or nothing."""
-_WILDCARDS = "*?["
-_ANY = re.compile(r"\[.*\]|\?", re.DOTALL)
-_REPEATED = re.compile(r"\*+")
+_WILDCARDS = re.compile(r"[*?\[]")
+# A part of a pattern that may turn out to be "..".
+_MAY_CLIMB = re.compile(r"\.[.*?\[]")
 _STREAM = re.compile(r"-|/+(dev|proc)/.*", re.DOTALL)
 # Links of a process to its working directory, to / and to what it has open.
 _LINKS = frozenset({"cwd", "root", "fd", "map_files"})
-_PROC = read_glob("/proc/*/**")
 
 
 def is_stream(path: str) -> bool:
@@ -42,69 +40,34 @@ def absolute(text: str, directories: Directories) -> tuple[str | None, ...]:
 class FileUse:
     """A file that a command opens by what is written in it.
 
-    `path` is absolute and normalised. With `glob`, a path glob as rules have them, it is whatever that matches and
-    `path` is None. With `below` it is a directory and the command may touch anything in it, itself too (`cp -r src`,
-    `git add .`). Neither of both: the line does not determine which file it is. `possible`: it is this file only if
-    another one turns out to be a directory, so rules may forbid it and none has to allow it.
+    `path` is absolute and normalised, None where the line does not determine which file it is: `why` may say more for
+    people. With `below` it is a directory and the command may touch anything in it, itself too (`cp -r src`, `git add
+    .`). `possible`: it is this file only perhaps, so rules may forbid it and none has to allow it.
     """
 
     path: str | None
     access: Access
     below: bool = False
     possible: bool = False
-    glob: str | None = None
+    why: str = field(default="", compare=False)
 
 
 def located(
     word: Word, directories: Directories, access: Access, *, below: bool = False, possible: bool = False
 ) -> tuple[FileUse, ...]:
-    """Return what a word may name; of a pattern that shells read in different ways, all of the directory."""
-    if word.kind == "literal":
-        paths = absolute(word.text, directories)
-        return tuple(FileUse(path, access, below and path is not None, possible) for path in paths)
-    unknown = FileUse(None, access, possible=possible)
-    if word.kind != "glob" or any(_may_climb(part) for part in word.text.split("/")):
-        return (unknown,)
-    first = next((place for place, character in enumerate(word.text) if character in _WILDCARDS), len(word.text))
-    cut = word.text.rfind("/", 0, first) + 1
-    glob, found = _as_glob(word.text[cut:]), []
-    for directory in absolute(word.text[:cut] or ".", directories):
-        meant = _inside(directory, glob) if directory is not None and glob is not None else None
-        if directory is None or (meant is not None and may_meet(_PROC, meant)):
-            found.append(unknown)
-        elif meant is None:
-            found.append(FileUse(directory, access, below=True, possible=possible))
-        else:
-            found.append(FileUse(None, access, below, possible, meant.text))
-    return tuple(found)
-
-
-def _inside(directory: str, glob: str) -> PathGlob | None:
-    try:
-        return read_glob(f"{escaped(directory).rstrip('/')}/{glob}")
-    except ValueError:
-        return None
-
-
-def _as_glob(pattern: str) -> str | None:
-    """Return a path glob that matches all that shells may make of a pattern, None where they differ or it is unusual.
-
-    Names with a leading dot are not meant by a wildcard. What was quoted is not known here, and a byte is a character
-    to some shells, so `?` and [...] become `*`. A pattern that nothing matches is the name of a file itself.
-    """
-    parts: list[str] = []
-    for part in pattern.split("/"):
-        if part in ("", "."):
-            continue
-        if "**" in part or "\\" in part or part[0] in "!^" or "{" in part or part.rfind("[") > part.rfind("]"):
-            return None
-        wild = _REPEATED.sub("*", _ANY.sub("*", part))
-        if "[" in wild or "]" in wild:
-            return None
-        # At the start `*` is no dot; where it may be nothing, the letter after it says what the name begins with.
-        hides = wild == "*" or wild.startswith("*.")
-        parts.append(f"[!.]{wild}" if hides else wild)
-    return "/".join(parts) or None
+    """Return what a word may name. A pattern may name all that is below the directory before it."""
+    text = word.text
+    if word.kind == "glob" and (wildcard := _WILDCARDS.search(text)):
+        cut = text.rfind("/", 0, wildcard.start()) + 1
+        if any(_MAY_CLIMB.match(part) for part in text[cut:].split("/")):
+            return (FileUse(None, access, possible=possible),)
+        below, text = True, text[:cut] or "."
+    elif word.kind != "literal":
+        return (FileUse(None, access, possible=possible),)
+    paths = absolute(text, directories)
+    # Below /proc there are links to anywhere.
+    known = (None if below and path is not None and f"{path}/".startswith("/proc/") else path for path in paths)
+    return tuple(FileUse(path, access, below and path is not None, possible) for path in known)
 
 
 def leads_with_dash(word: Word) -> bool:
@@ -124,13 +87,3 @@ def may_be_none(word: Word) -> bool:
 def _is_elsewhere(path: str) -> bool:
     """Return whether a path leads through a link of a process: /proc/self/cwd/x is a file here."""
     return path.startswith("/proc/") and not _LINKS.isdisjoint(path.split("/")[3:])
-
-
-def _may_climb(part: str) -> bool:
-    """Return whether a part of a glob is `..` or could be expanded to it."""
-    if part == ".." or not part.startswith("."):
-        return part == ".."
-    # Quoting is lost here, so a bracket is taken for whatever it may hold.
-    rest = part.replace("*", "")
-    is_wild = any(wild in part for wild in _WILDCARDS)
-    return is_wild and ("[" in part or (len(rest) <= len("..") and set(rest) <= set(".?")))
