@@ -21,7 +21,7 @@ from gateway.policy.document import Condition, Rule
 from gateway.policy.expressions import Expression, ExpressionError, compile_expression, context
 from gateway.policy.fields import SizeRange, TimeWindow
 from gateway.policy.globs import PathGlob, compile_glob
-from gateway.policy.globs_cover import covers, may_meet
+from gateway.policy.globs_cover import UNLIMITED, Budget, covers, may_meet
 from gateway.policy.hosts import HostPattern, compile_host
 from gateway.policy.parts import Part
 from gateway.policy.url_paths import compile_url_glob
@@ -140,14 +140,15 @@ def compile_conditions(condition: Condition) -> Conditions:
     )
 
 
-def of_path(glob: PathGlob, part: Part, *, loosens: bool = False) -> Certainty:
+def of_path(glob: PathGlob, part: Part, budget: Budget = UNLIMITED, *, loosens: bool = False) -> Certainty:
     """Return whether a glob matches the path of a part, and all that is below it where that is meant.
 
     What `loosens` has to be sure, so that PERHAPS is not looked for.
     """
     meant = part.meant
     if meant is not None:
-        if loosens or may_meet(glob, meant):
+        budget.spend(meant.shape != "tree")
+        if loosens or may_meet(glob, meant, budget):
             return YES if covers(glob, meant) else NO if loosens else PERHAPS
         return NO
     if part.path is not None:

@@ -98,7 +98,7 @@ def _failure(rule: Rule, name: str, part: Part, call: Call) -> Failure:
 
 
 def _path_failure(globs: tuple[str, ...], part: Part) -> Failure:
-    path = part.path
+    path = part.path or part.glob
     if path is None:
         return 1, "which file it is cannot be determined"
     shared, closest = _closest(globs, path.split("/")[1:], lambda glob: glob.split("/")[1:])

@@ -48,9 +48,9 @@ def path_problem(path: object) -> str | None:
 class PathGlob:
     """A compiled glob.
 
-    `root` is its longest leading directory without wildcards ("" for the root itself); `needle` is a text that every
-    path it matches contains, so that most others need no expression. `shape`: it is one path, a directory and all below
-    it (`/a/**`), or neither, and only then an expression is needed.
+    `root` is its longest leading directory without wildcards ("" for the root itself), `depth` how many names that has;
+    `needle` is a text that every path it matches contains, so that most others need no expression. `shape`: it is one
+    path, a directory and all below it (`/a/**`), or neither, and only then an expression is needed.
     """
 
     text: str
@@ -58,6 +58,7 @@ class PathGlob:
     needle: str
     components: tuple[str, ...]
     expression: str
+    depth: int
     shape: Literal["path", "tree", "pattern"]
 
     @cached_property
@@ -93,12 +94,21 @@ def tree_glob(directory: str) -> PathGlob:
     """Return the glob of a directory and all below it, whatever its name has in it, to be compared with others."""
     root = directory.rstrip("/")
     text = f"{escaped(root)}/**"
-    return PathGlob(text, root, "", tuple(text[1:].split("/")), "", "tree")
+    return PathGlob(text, root, "", tuple(text[1:].split("/")), "", root.count("/"), "tree")
 
 
 @lru_cache(maxsize=_LIMIT_KEPT)
 def compile_glob(text: str) -> PathGlob:
     """Compile a glob. Raises ValueError that says what is wrong and what is allowed."""
+    glob = read_glob(text)
+    if glob.shape == "pattern":
+        _ = glob.pattern  # at load, not in a decision
+    return glob
+
+
+@lru_cache(maxsize=_LIMIT_KEPT)
+def read_glob(text: str) -> PathGlob:
+    """Read a glob that is compared with others and may never be matched. Raises ValueError like compile_glob."""
     if not text.startswith("/"):
         raise ValueError(f"{text!r} is not absolute; a path glob starts with /, for example /workspace/**")
     if "\0" in text or "\\" in text:
@@ -120,14 +130,11 @@ def compile_glob(text: str) -> PathGlob:
         literal -= 1
     root = "".join("/" + component for component in components[: max(literal, 0)])
     needle = max(_NOT_LITERAL.split(text[len(root) :]), key=len)
-    is_tree = components[root.count("/") :] == ("**",)
-    shape: Literal["path", "tree", "pattern"] = "tree" if is_tree else "pattern"
+    depth = root.count("/")
+    shape: Literal["path", "tree", "pattern"] = "tree" if components[depth:] == ("**",) else "pattern"
     if not _WILDCARD & set(text):
         shape = "path"
-    glob = PathGlob(text, root, needle, components, _path(components), shape)
-    if shape == "pattern":
-        _ = glob.pattern  # at load, not in a decision
-    return glob
+    return PathGlob(text, root, needle, components, _path(components), depth, shape)
 
 
 def _path(components: tuple[str, ...]) -> str:

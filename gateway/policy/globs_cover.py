@@ -1,7 +1,8 @@
-"""Whether one path glob holds all that another does, by their texts, or reaches into a directory.
+"""Whether one path glob holds all that another does, or has a path in common with it, by their texts.
 
 What is compared is the shape: `**` holds any parts, `*` any characters of one part. Two globs that mean the same and
-are written very differently may be called different; the answer never includes what a glob does not cover.
+are written very differently may be called different; the answer never includes what a glob does not cover, and globs
+are said to have nothing in common only when that is sure.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,8 +12,9 @@ from gateway.policy.globs import PathGlob, compile_glob, tokens
 
 _FILLER = "sample"
 _LIMIT_STEPS = 20_000
+_CHARACTERS_PER_COMPARISON = 16
 LIMIT_COMPARISONS = 12_000
-"""About a microsecond each."""
+"""About a microsecond each; a glob against a glob counts for more."""
 
 
 class TooComplex(Exception):
@@ -44,15 +46,20 @@ def covers(a: PathGlob, b: PathGlob) -> bool:
     # What every path of `a` contains stands in `b` too, or `b` has paths without it.
     if a.needle not in b.text or _begin_apart(a.components, b.components, _part_holds):
         return False
-    return _holds(a.components, b.components, "**", _part_holds)
+    return _same(a.components, b.components, "**", _part_holds, both=False)
 
 
-def may_meet(glob: PathGlob, tree: PathGlob) -> bool:
-    """Return whether a glob may match a directory, or something below it: `tree` is as tree_glob() makes it."""
-    names = tree.root.split("/")[1:]
-    if _begin_apart(glob.components, names, _part_matches):
+def may_meet(a: PathGlob, b: PathGlob, budget: Budget = UNLIMITED) -> bool:
+    """Return whether some path may match both globs: False only when that is sure. Raises TooComplex."""
+    one, other = a.components, b.components
+    if _begin_apart(one, other, _parts_meet):
         return False
-    return "**" in glob.components or len(glob.components) >= len(names)
+    if b.shape == "tree":  # which has whatever `a` has from there on
+        return "**" in one or len(one) >= len(other) - 1
+    if _begin_apart(one[::-1], other[::-1], _parts_meet):
+        return False
+    budget.spend(len(a.text) * len(b.text) // _CHARACTERS_PER_COMPARISON)
+    return _same(one, other, "**", _parts_meet, both=True)
 
 
 def _begin_apart(a: Sequence[str], b: Sequence[str], agree: Callable[[str, str], bool]) -> bool:
@@ -74,16 +81,23 @@ def sample_path(glob: PathGlob) -> str | None:
     return next((found for found in (below, path) if glob.matches(found)), None)
 
 
-def _holds(a: Sequence[str], b: Sequence[str], any_number: str, agree: Callable[[str, str], bool]) -> bool:
-    """Return whether all that `b` can be is surely within what `a` can be; `any_number` is any number of items."""
+def _same(
+    a: Sequence[str], b: Sequence[str], any_number: str, agree: Callable[[str, str], bool], *, both: bool
+) -> bool:
+    """Return whether `a` may be what `b` is; `any_number` stands for any number of items, of `b` only with `both`.
+
+    So without `both` it is whether all that `b` can be is surely within what `a` can be.
+    """
     if len(a) * len(b) > _LIMIT_STEPS:
-        return False
-    # same[j]: the rest of `a` holds the rest of `b` from j on; the rests grow from the end.
+        return both
+    # same[j]: the rest of `a` may be the rest of `b` from j on; the rests grow from the end.
     same = [False] * len(b) + [True]
+    for place in reversed(range(len(b) if both else 0)):
+        same[place] = b[place] == any_number and same[place + 1]
     for item in reversed(a):
         longer = [item == any_number and same[-1]] * (len(b) + 1)
         for place in reversed(range(len(b))):
-            if item == any_number:
+            if item == any_number or (both and b[place] == any_number):
                 # What stands for anything takes what the other has there, or is over.
                 longer[place] = same[place] or longer[place + 1]
             else:
@@ -93,9 +107,17 @@ def _holds(a: Sequence[str], b: Sequence[str], any_number: str, agree: Callable[
 
 
 @lru_cache(maxsize=4096)
-def _part_matches(part: str, name: str) -> bool:
-    """Return whether a part of a glob between slashes matches a name."""
-    return part in (name, "*") or compile_glob(f"/{part}").matches(f"/{name}")
+def _parts_meet(a: str, b: str) -> bool:
+    """Return whether two parts between slashes may be the same text."""
+    if a in (b, "*") or b == "*":
+        return True
+    return _same(tokens(a), tokens(b), "*", _characters_meet, both=True)
+
+
+def _characters_meet(a: str, b: str) -> bool:
+    if "?" in (a, b) or (len(a) > 1 and len(b) > 1):
+        return True
+    return a == b or _character_holds(a, b) or _character_holds(b, a)
 
 
 @lru_cache(maxsize=4096)
@@ -103,7 +125,7 @@ def _part_holds(a: str, b: str) -> bool:
     """Return whether one part between slashes holds another; a part is never empty."""
     if a in (b, "*"):
         return True
-    return _holds(tokens(a), tokens(b), "*", _character_holds)
+    return _same(tokens(a), tokens(b), "*", _character_holds, both=False)
 
 
 def _character_holds(a: str, b: str) -> bool:

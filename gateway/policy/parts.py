@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Literal
 
 from gateway.policy.fields import CONNECT, FILE_TOOLS, JUDGED_AS, WRITING_TOOLS
-from gateway.policy.globs import PathGlob, path_problem, tree_glob
+from gateway.policy.globs import PathGlob, path_problem, read_glob, tree_glob
 from gateway.policy.hosts import canonical_host, shown_endpoint
 from gateway.policy.programs.paths import Access, FileUse, absolute
 from gateway.policy.recent import Recent
@@ -33,8 +33,8 @@ Kind = Literal["tool", "path", "below", "command", "host", "line"]
 class Part:
     """What is judged at once, by the rules of `tool`. `shown` is for people.
 
-    tool: a tool that has nothing but its name. path: a file, None where it is unknown, and with `below` everything in
-    that directory too. below: what a search of `path` may meet, which is only
+    tool: a tool that has nothing but its name. path: a file, or what `glob` matches; both are None where it is
+    unknown, and with `below` everything in that directory too. below: what a search of `path` may meet, which is only
     ever restricted. command: `words` run in one of the directories `cwd`; a `wrapper` runs another part in its place,
     or does nothing beside it, and is only restricted; `within` are commands that end in these words and run them, and
     an allow that goes so far is one for these, too. host: `host` (canonical) and `port`; of an HTTP request to it also
@@ -57,17 +57,20 @@ class Part:
     url_path: str | None = None
     size_bytes: int | None = None
     of_command: bool = False
+    glob: str | None = None
     within: tuple[SimpleCommand, ...] = ()
 
     @cached_property
     def meant(self) -> PathGlob | None:
-        """All below a directory, where it means that, ready to be compared with globs."""
+        """What it means where that is more than one path, ready to be compared with globs."""
+        if self.glob is not None:
+            return read_glob(f"{self.glob}/**" if self.below else self.glob)
         return tree_glob(self.path) if self.path is not None and (self.below or self.kind == "below") else None
 
     @property
     def is_known(self) -> bool:
         """Whether it is known which file is meant."""
-        return self.kind != "path" or self.path is not None
+        return self.kind != "path" or self.path is not None or self.glob is not None
 
     @property
     def endpoint(self) -> str:
@@ -213,7 +216,9 @@ def _redirected(redirect: Redirect) -> Iterator[Part]:
 
 
 def _file_part(name: str, use: FileUse) -> Part:
-    target = use.path or (f"any file ({use.why})" if use.why else "a file that cannot be determined")
+    # The glob of a shell's pattern as people write it, where a wildcard is never a leading dot.
+    glob = use.glob.replace("[!.]*", "*") if use.glob is not None else None
+    target = use.path or glob or (f"any file ({use.why})" if use.why else "a file that cannot be determined")
     return Part(
         "path",
         shown(f"{name}: {use.access} {'below ' if use.below else ''}{target}"),
@@ -222,4 +227,5 @@ def _file_part(name: str, use: FileUse) -> Part:
         below=use.below,
         of_command=True,
         wrapper=use.possible,
+        glob=use.glob,
     )

@@ -6,7 +6,7 @@ part of the name. What the index finds is then asked for all its conditions.
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
@@ -16,7 +16,7 @@ from gateway.policy.conditions import CompiledRule, compile_rule, of_argv, of_pa
 from gateway.policy.decision import NO, PERHAPS, YES, Certainty, Layer
 from gateway.policy.document import Rule
 from gateway.policy.fields import rules_of
-from gateway.policy.globs import PathGlob, ancestors, compile_glob
+from gateway.policy.globs import LIMIT_PATH_BYTES, PathGlob, ancestors, compile_glob
 from gateway.policy.globs_cover import UNLIMITED, Budget
 from gateway.policy.hosts import HostPattern, address_of, compile_host
 from gateway.policy.parts import Part
@@ -88,21 +88,31 @@ class ToolRules:
 
     def _by_path(self, part: Part, budget: Budget) -> Found:
         """Yield what allows all that a part means, and what tightens any of it."""
-        path, meant = part.path, part.meant
-        if path is None:  # it may be any file, which only rules about all of them are surely about
+        if part.path is None and part.glob is None:  # only rules about all files are surely about it
             yield from ((rule, YES) for glob, rule in self.by_root.get("", ()) if glob.text == "/**")
             return
+        path = part.path if part.meant is None else None
+        for glob, rule in chain.from_iterable(self._near(part, budget)):
+            if path is not None:  # most often, and this costs the least
+                if glob.needle in path and glob.matches(path):
+                    yield rule, YES
+            elif (named := of_path(glob, part, budget, loosens=rule.effect == "allow")) != NO:
+                yield rule, named
+        if part.meant is not None and part.meant.shape == "tree":
+            # What is rooted inside is met, and never all that is met.
+            yield from ((rule, PERHAPS) for _, rule in self._inside(part.meant.root))
+
+    def _near(self, part: Part, budget: Budget) -> Iterator[list[tuple[PathGlob, CompiledRule]]]:
+        """Yield the globs whose directory is above what a part means, and for a glob those inside that tighten."""
+        meant = part.meant
+        path = (part.path if meant is None else meant.root) or "/"
         for root in ancestors(path):
-            found = self.by_root.get(root, ())
-            budget.spend(len(found) // _PATHS_PER_COMPARISON if meant is None else len(found))
-            for glob, rule in found:
-                if meant is None:  # most often, and this costs the least
-                    if glob.matches(path):
-                        yield rule, YES
-                elif (named := of_path(glob, part, loosens=rule.effect == "allow")) != NO:
-                    yield rule, named
-        # What is rooted inside is met, and never all that is met.
-        yield from ((rule, PERHAPS) for _, rule in (self._inside(path) if meant is not None else ()))
+            found = self.by_root.get(root, [])
+            budget.spend(len(found) // _PATHS_PER_COMPARISON)
+            yield found
+        if meant is not None and meant.shape != "tree":
+            deepest = LIMIT_PATH_BYTES if "**" in meant.components else len(meant.components)
+            yield [pair for pair in self._inside(path) if pair[0].depth <= deepest]
 
     def _inside(self, directory: str) -> list[tuple[PathGlob, CompiledRule]]:
         """Return the tightening globs whose root is below a directory."""

@@ -30,6 +30,7 @@ _OPTIONS = {
     "wc": "-clLmw",
 }
 """Of the most common ones the options that name no file; of the others no option is known."""
+_NO_OPTION_NAMES_A_FILE = frozenset({"cat", "head", "ls", "tail"})
 # With it grep has no pattern among its operands.
 _PATTERN = re.compile(r"-[A-Za-z]*[ef]|--(file|regexp)")
 UNREAD = names("""ar aria2c axel base32 bsdtar bunzip2 bzcat bzip2 cksum comm cpio csplit dd du expand file fmt fold
@@ -43,7 +44,8 @@ UNREAD = names("""ar aria2c axel base32 bsdtar bunzip2 bzcat bzip2 cksum comm cp
 def _of_one_kind(call: Call) -> None:
     kind = next(kind for kind, programs in _KINDS.items() if call.name in programs)
     if call.name in _OPTIONS:
-        operands = read_options(call, _OPTIONS[call.name], kind).operands
+        harmless = call.name in _NO_OPTION_NAMES_A_FILE
+        operands = read_options(call, _OPTIONS[call.name], kind, harmless=harmless).operands
     else:
         call.lose(UNREAD_REASON, kind)
         operands = _without_options(call)
@@ -99,8 +101,8 @@ def _cp_or_mv(call: Call) -> None:
     if len(named) > 1 or not last.one_word:
         # It may be no word at all, or several of which only the last is the destination.
         call.lose(UNREAD_REASON)
-        call.files(sources, "write", below=True, dash=False)
         sources = [*sources, last]
+        call.files(sources, "write", below=True, dash=False)
     call.files(sources, "read", below=deep, dash=False)
     if not copies:
         call.files(sources, "write", below=True, dash=False)
@@ -114,10 +116,12 @@ def _to_destination(call: Call, sources: list[Word], last: Word, *, below: bool,
         call.file(last, "write", below=below, dash=False)
     for source in () if itself or last.kind != "literal" else sources:
         name = source.text.rstrip("/").rpartition("/")[2]
-        if source.kind != "literal" or name in ("", ".", ".."):
+        # Of a pattern the last part says the name, unless a bracket goes over slashes.
+        wild = source.kind == "glob" and "]" not in name and not set("*?[") & set(last.text)
+        if not (source.kind == "literal" or wild) or name in ("", ".", ".."):
             call.file(last, "write", below=True, dash=False, possible=may_be)
         else:
-            call.file(Word(f"{last.text}/{name}"), "write", below=below, dash=False, possible=may_be)
+            call.file(Word(f"{last.text}/{name}", source.kind), "write", below=below, dash=False, possible=may_be)
 
 
 _CURL = """-0468afgGiIkLNOpRsSvZ -A: -b: -c: -d: -D: -e: -F: -H: -m: -o: -r: -T: -u: -w: -x: -X: -z: --compressed

@@ -164,6 +164,8 @@ def _about_all(*kinds: Access, options: str = _LOOKS, only_with: str = "") -> Su
 
     def describe(call: Call) -> None:
         parsed = read_options(call, f"{_NAMES} {options}")
+        if call.name == "git init":  # elsewhere, too
+            call.files(parsed.operands, "write", below=True, dash=False)
         if not only_with or parsed.has(*only_with.split()) or (options == _CHANGES and parsed.operands):
             _everything(call, *kinds)
 

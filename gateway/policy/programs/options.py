@@ -64,12 +64,14 @@ def after_first(operands: list[Word]) -> tuple[list[Word], list[Word]]:
     return first, operands if any(not word.one_word for word in first) else operands[1:]
 
 
-def read_options(call: Call, options: str, *kinds: Access, runs: bool = False, permute: bool = True) -> Parsed:
+def read_options(
+    call: Call, options: str, *kinds: Access, runs: bool = False, harmless: bool = False, permute: bool = True
+) -> Parsed:
     """Take a call's words apart.
 
     What is not known, or may turn out to be an option, is passed over, and the call may use any file in these `kinds`
-    of ways. `runs` says that an option of the program can run another one, so that it refuses the call. Without
-    `permute` options end at the first operand.
+    of ways. `runs` says that an option of the program can run another one, so that it refuses the call; `harmless` that
+    none names a file, so that a word may turn out to be any. Without `permute` options end at the first operand.
     """
     known = compile_options(options)
 
@@ -90,7 +92,7 @@ def read_options(call: Call, options: str, *kinds: Access, runs: bool = False, p
         elif word.literal is not None and word.text.startswith("-") and word.text != "-":
             _take_options(word.text, words, known, parsed, give_up)
         else:
-            if word.kind != "literal" and leads_with_dash(word):
+            if word.kind != "literal" and leads_with_dash(word) and not harmless:
                 give_up(f"{word.text} could become an option of {call.name}; write -- or ./ before it")
             parsed.operands.append(word)
             if not permute:

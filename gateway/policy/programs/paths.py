@@ -4,7 +4,8 @@ import re
 from dataclasses import dataclass, field
 from typing import Literal
 
-from gateway.policy.globs import path_problem
+from gateway.policy.globs import PathGlob, escaped, path_problem, read_glob
+from gateway.policy.globs_cover import may_meet
 from gateway.policy.shell_line import Directories, joined
 from gateway.policy.words import Word
 
@@ -13,12 +14,15 @@ NO_FILES = frozenset(
     f"/dev/{name}" for name in ("null", "zero", "full", "random", "urandom", "stdin", "stdout", "stderr", "tty")
 )
 """Streams of the command itself, or nothing."""
-_WILDCARDS = re.compile(r"[*?\[]")
-# A part of a pattern that may turn out to be "..".
-_MAY_CLIMB = re.compile(r"\.[.*?\[]")
+_WILDCARD = re.compile(r"[*?\[]")
+_ANY = re.compile(r"\[.*\]|\?", re.DOTALL)
+_REPEATED = re.compile(r"\*+")
+# A part of a pattern that is ".." or may turn out to be. Quoting is lost, so a bracket may hold anything.
+_MAY_CLIMB = re.compile(r"\.(\*+|\**[.?]\**|.*\[.*)", re.DOTALL)
 _STREAM = re.compile(r"-|/+(dev|proc)/.*", re.DOTALL)
 # Links of a process to its working directory, to / and to what it has open.
 _LINKS = frozenset({"cwd", "root", "fd", "map_files"})
+_PROC = read_glob("/proc/*/**")
 
 
 def is_stream(path: str) -> bool:
@@ -40,34 +44,72 @@ def absolute(text: str, directories: Directories) -> tuple[str | None, ...]:
 class FileUse:
     """A file that a command opens by what is written in it.
 
-    `path` is absolute and normalised, None where the line does not determine which file it is: `why` may say more for
-    people. With `below` it is a directory and the command may touch anything in it, itself too (`cp -r src`, `git add
-    .`). `possible`: it is this file only perhaps, so rules may forbid it and none has to allow it.
+    `path` is absolute and normalised. With `glob`, a path glob as rules have them, it is whatever that matches and
+    `path` is None. With `below` it is a directory and the command may touch anything in it, itself too (`cp -r src`,
+    `git add .`). Neither of both: the line does not determine which file it is, and `why` may say more for people.
+    `possible`: it is this file only perhaps, so rules may forbid it and none has to allow it.
     """
 
     path: str | None
     access: Access
     below: bool = False
     possible: bool = False
+    glob: str | None = None
     why: str = field(default="", compare=False)
 
 
 def located(
     word: Word, directories: Directories, access: Access, *, below: bool = False, possible: bool = False
 ) -> tuple[FileUse, ...]:
-    """Return what a word may name. A pattern may name all that is below the directory before it."""
-    text = word.text
-    if word.kind == "glob" and (wildcard := _WILDCARDS.search(text)):
-        cut = text.rfind("/", 0, wildcard.start()) + 1
-        if any(_MAY_CLIMB.match(part) for part in text[cut:].split("/")):
-            return (FileUse(None, access, possible=possible),)
-        below, text = True, text[:cut] or "."
-    elif word.kind != "literal":
-        return (FileUse(None, access, possible=possible),)
-    paths = absolute(text, directories)
-    # Below /proc there are links to anywhere.
-    known = (None if below and path is not None and f"{path}/".startswith("/proc/") else path for path in paths)
-    return tuple(FileUse(path, access, below and path is not None, possible) for path in known)
+    """Return what a word may name; of a pattern that shells read in different ways, all of the directory."""
+    if word.kind == "literal":
+        return tuple(_use(path, access, below, possible) for path in absolute(word.text, directories))
+    wildcard = _WILDCARD.search(word.text) if word.kind == "glob" else None
+    if wildcard is None or any(map(_MAY_CLIMB.fullmatch, word.text.split("/"))):
+        return (_use(None, access, below, possible),)
+    cut = word.text.rfind("/", 0, wildcard.start()) + 1
+    glob, found = _as_glob(word.text[cut:]), []
+    for directory in absolute(word.text[:cut] or ".", directories):
+        meant = _inside(directory, glob) if directory is not None and glob is not None else None
+        if meant is None or may_meet(_PROC, meant):
+            found.append(_use(directory if meant is None else None, access, below=True, possible=possible))
+        else:
+            found.append(FileUse(None, access, below, possible, meant.text))
+    return tuple(found)
+
+
+def _use(path: str | None, access: Access, below: bool, possible: bool) -> FileUse:
+    if path is None or (below and f"{path}/".startswith("/proc/")):  # there are links to anywhere
+        return FileUse(None, access, possible=possible)
+    return FileUse(path, access, below, possible)
+
+
+def _inside(directory: str, glob: str) -> PathGlob | None:
+    try:
+        return read_glob(f"{escaped(directory).rstrip('/')}/{glob}")
+    except ValueError:
+        return None
+
+
+def _as_glob(pattern: str) -> str | None:
+    """Return a path glob that matches all that shells may make of a pattern, None where they differ or it is unusual.
+
+    Names with a leading dot are not meant by a wildcard. What was quoted is not known here, and a byte is a character
+    to some shells, so `?` and [...] become `*`. A pattern that nothing matches is the name of a file itself.
+    """
+    parts: list[str] = []
+    for part in pattern.split("/"):
+        if part in ("", "."):
+            continue
+        if "**" in part or "\\" in part or part[0] in "!^" or "{" in part or part.rfind("[") > part.rfind("]"):
+            return None
+        wild = _REPEATED.sub("*", _ANY.sub("*", part))
+        if "[" in wild or "]" in wild:
+            return None
+        # At the start `*` is no dot; where it may be nothing, the letter after it says what the name begins with.
+        hides = wild == "*" or wild.startswith("*.")
+        parts.append(f"[!.]{wild}" if hides else wild)
+    return "/".join(parts) or None
 
 
 def leads_with_dash(word: Word) -> bool:

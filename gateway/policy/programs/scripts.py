@@ -126,6 +126,7 @@ def read_script(call: Call) -> None:
     """An interpreter with a script by name: the script is read."""
     for word in call.words:
         if word.kind != "literal":
+            call.lose(f"{word.text} may be an option or any script", "read")
             call.file(word, "read")
             return
         if word.text in ("-c", "-e", "-m", "-E", "-p", "--eval", "-"):

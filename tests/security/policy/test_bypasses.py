@@ -5,12 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.security.policy.attempts import ATTEMPTS
-from tests.security.policy.real_effects import WORDS
 from tests.security.policy.real_shell import disagreements
 from tests.security.policy.strict_policy import STRICT, verdict
 
-# A pattern may name all of its directory, so the strict policy denies it for what else is there.
-PATTERNS = ["ls *.py src/[ab]?.txt", "wc -l src/*/*.py && cp -- *.txt out/", "grep -n x ./*.txt"]
 CASES = [
     pytest.param(line, id=f"{family}-{place}") for family, lines in ATTEMPTS.items() for place, line in enumerate(lines)
 ]
@@ -25,6 +22,8 @@ HARMLESS = [
     "grep '$(rm x)' src",
     "grep 'a\nb' x",
     'grep "cost: \\$5" x',
+    "ls *.py src/[ab]?.txt",
+    "wc -l src/*/*.py && cp -- *.txt out/",
     "timeout 5 ls",
     "nice -n 5 env nohup ls",
     "sh -c 'ls; cat x'",
@@ -73,12 +72,6 @@ def test_an_attempt_that_is_understood_is_understood_as_shells_do(line: str) -> 
 @pytest.mark.parametrize("line", HARMLESS)
 def test_a_harmless_line_of_the_same_shape_is_allowed(line: str) -> None:
     assert verdict(line) == "allow"
-
-
-@pytest.mark.parametrize("line", PATTERNS)
-def test_a_harmless_pattern_is_allowed_where_the_kernel_enforces_the_files(line: str) -> None:
-    assert WORDS.judge("execute", {"command": line}).verdict == "allow"
-    assert STRICT.judge("execute", {"command": line}).rule == "secrets"
 
 
 @pytest.mark.parametrize(

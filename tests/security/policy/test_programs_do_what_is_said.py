@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from gateway.policy.globs import compile_glob
 from gateway.policy.programs.paths import FileUse
 from gateway.policy.wrappers import read_programs
 from tests.strace import needs_strace
@@ -232,6 +233,13 @@ def _covers(use: FileUse, access: str, path: str) -> bool:
         return False
     if access == "read" and use.access == "list":
         return False
+    if use.glob is not None:
+        globs = [f"{use.glob}/**" if use.below else use.glob]
+        if access == "list":
+            # The shell looks for the names itself; that is nothing the program does.
+            parts = use.glob.split("/")
+            globs += ["/".join(parts[:place]) for place in range(2, len(parts))]
+        return any(compile_glob(glob).matches(path) for glob in globs)
     if use.path is None or use.path == path:
         return use.path is None or access != "read" or use.access == "read"
     return use.below and path.startswith(use.path.rstrip("/") + "/")

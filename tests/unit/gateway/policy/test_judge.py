@@ -481,8 +481,7 @@ def test_a_long_line_of_globs_against_many_denies_is_refused_in_time(count: int,
     # Beside reading the line, which takes as long without rules.
     read_s = min(_cpu_s(lambda: read_programs(line)) for _ in range(3))
     assert min(_cpu_s(lambda: judge.judge("execute", {"command": line})) for _ in range(3)) < 2 * read_s + 0.05
-    assert verdict(judge, "cat a.py a/b b/c.h")[0] == "allow"
-    assert verdict(judge, "cat ./*.py a/*") == ("deny", "deny-0")  # all of a directory is meant
+    assert verdict(judge, "cat *.py a/* b/*.[ch]")[0] == "allow"
 
 
 def test_many_commands_against_many_denies_are_refused_in_time() -> None:

@@ -24,7 +24,8 @@ from gateway.policy.words import Word
 from tests.examples import examples
 
 # A command, and after "=>" what it uses: access and path seen from /workspace, /** for all below it, ? for
-# unknown, ~ for what only rules that forbid are about. OPAQUE: it may run another program. UNREAD: it may use any file.
+# unknown, a path with * for what that glob matches, ~ for what only rules that forbid are about. OPAQUE: it may run
+# another program. UNREAD: it may use any file.
 ROWS = [row.rsplit(" =>", 1) for row in (Path(__file__).parent / "programs.txt").read_text().splitlines()]
 
 READERS = ["cat", "tac", "head", "tail", "wc", "nl", "od", "sort", "cut", "paste", "md5sum", "base64"]
@@ -52,7 +53,9 @@ def use(text: str) -> FileUse:
     below = rest.endswith("/**")
     path = rest.removesuffix("/**") or "/"
     full = "/workspace" if path == "." else path if path.startswith("/") else f"/workspace/{path}"
-    return FileUse(None if path == "?" else full, kind, below, text.startswith("~"))  # type: ignore[arg-type]
+    glob = full if "*" in path else None
+    known = None if path == "?" or glob else full
+    return FileUse(known, kind, below, text.startswith("~"), glob)  # type: ignore[arg-type]
 
 
 def uses_any_file(found: Call) -> bool:
@@ -151,7 +154,7 @@ def test_a_program_that_may_use_any_file_runs_where_no_rule_treats_files_differe
             "stat secret/key",
         ],
         *["tar cf a secret", "zip a.zip --include=secret/key", "strings secret/*", "du -sh .", "find . -newer a"],
-        *["truncate -s 0 secret/key", "chmod 600 secret/key", "uniq a secret/key", "dd --if secret/key"],
+        *["truncate -s 0 secret/key", "chmod 600 secret/key", "uniq a secret/key", "dd --if secret/key", "cp secre?"],
     ],
 )
 def test_what_a_program_names_is_kept_from_it_also_where_opaque_lines_are_allowed(line: str) -> None:
