@@ -101,7 +101,7 @@ def _kubernetes(base: Foundation, on_transition: OnTransition) -> OpenedEngine:
         on_transition=on_transition,
         allowances=cluster_limits(config, base.tenants),
     )
-    return OpenedEngine(engine)
+    return OpenedEngine(engine, engine.pool if settings.pool_limit else None)
 
 
 async def _docker(stack: AsyncExitStack, base: Foundation, on_transition: OnTransition) -> OpenedEngine:
