@@ -1,7 +1,7 @@
 """KubernetesPool: Pods that are made before a thread asks, and given to a thread by a claim.
 
 A pooled sandbox is a Pod as any other, over a volume claim of its own, without an owner in its labels. Its maker is
-attached to its daemon, which notices when that process dies: one that nobody is attached to is left over.
+attached to its daemon, which notices when that process dies: one that no process is attached to is left over.
 
 The steps of a claim, and what a process that dies after each leaves:
 
@@ -44,7 +44,7 @@ log = logging.getLogger(__name__)
 
 _FROM_POOL = "it was made ahead, for the pool"
 _NOT_MINE = "it was claimed or removed by another gateway"
-_GIVEN_UP = "whoever asked for it gave up"
+_GIVEN_UP = "its caller gave up"
 # What is younger may still be coming up in another process; longer than a Pod may take to do so.
 _YOUNG_S = 120.0
 
@@ -342,7 +342,7 @@ class KubernetesPool:
         return unsure
 
     async def _is_left(self, pod: Pod) -> bool:
-        """Return whether an unclaimed Pod is nobody's."""
+        """Return whether no process has an unclaimed Pod."""
         try:
             if not pod.address or pod.ended:
                 raise DaemonLost(pod.ended or "it has no address")
