@@ -317,6 +317,30 @@ async def test_unclaimed_pods_of_a_process_that_lives_are_left_alone_and_those_o
     assert not [line for line in place.left() if drained.id in line]
 
 
+async def test_a_look_for_what_is_left_over_leaves_alone_what_its_own_process_makes_or_claims(
+    make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = make_engine(clock=lambda: time.time() + 300)  # nothing is young
+    await engine.prepare()
+    ask = engine._parts.requests._ask
+    looks = 0
+
+    async def looking(verb: str, resource: Any, *more: Any, **named: Any) -> Any:
+        nonlocal looks
+        answer = await ask(verb, resource, *more, **named)
+        if verb in ("create", "patch") and looks < 20:
+            looks += 1
+            await engine._parts.pods.refresh()
+            await engine.pool.reconcile([*engine._parts.pods.items.values()])
+        return answer
+
+    monkeypatch.setattr(engine._parts.requests, "_ask", looking)
+    sandbox = await engine.pool.claim(await engine.pool.make_pooled(KIND), spec())
+    assert sandbox is not None
+    assert looks == 5
+    assert await sandbox.ping()
+
+
 async def _drained(place: ClusterSite, _: str) -> None:
     place.cluster.call(place.cluster.nodes.drain, place.namespace)
 

@@ -47,6 +47,8 @@ _NOT_MINE = "it was claimed or removed by another gateway"
 _GIVEN_UP = "its caller gave up"
 # What is younger may still be coming up in another process; longer than a Pod may take to do so.
 _YOUNG_S = 120.0
+# Pods of lost nodes take seconds each.
+_LOOKS_AT_ONCE = 16
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,11 +87,12 @@ class KubernetesPooled:
 
 @dataclass(frozen=True)
 class KubernetesPool:
-    """Satisfies PoolSource."""
+    """Satisfies PoolSource. `_mine` are those that this process makes, has, claims or removes."""
 
     parts: Parts
     boot: Boot
     unclaimed: dict[str, KubernetesPooled] = field(default_factory=dict)
+    _mine: set[str] = field(default_factory=set)
     _removing: dict[str, asyncio.Task[None]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -99,6 +102,7 @@ class KubernetesPool:
         await self.parts.prepared()
         name = pooled_id(secrets.token_hex(8))
         claim = self._claim_of(name)
+        self._mine.add(name)
         try:
             pooled = await self._made(kind, name, claim)
         except BaseException as error:
@@ -247,6 +251,7 @@ class KubernetesPool:
             await over(having_files)
             await self._undone(gate, error)
             raise
+        self._mine.discard(pooled.id)
         parts.record(owner, record, "running", "ready in the pool")
         return parts.attached.use(one, record, spec, posture)
 
@@ -285,6 +290,8 @@ class KubernetesPool:
             await self.parts.unowned.remove(name, claim)
         except SandboxError as error:
             log.warning("sandbox %s of the pool stays until a gateway starts: %s", name, error)
+        finally:
+            self._mine.discard(name)
 
     def _note_pod(self, name: str, pod: Pod | None) -> None:
         """Have a sandbox leave the pool whose Pod has ended, or is not what it was."""
@@ -321,18 +328,19 @@ class KubernetesPool:
     async def _looked(self, pods: list[Pod]) -> bool:
         """Return whether something may be left over, and it is too early to say."""
         parts, site = self.parts, self.parts.site
-        unclaimed = [pod for pod in pods if pod.kind == manifests.POOLED and pod.name not in self.unclaimed]
-        unclaimed = [pod for pod in unclaimed if pod.name not in self._removing]
-        unsure = False
-        for pod in unclaimed:
-            left = await self._is_left(pod)
-            if left:
-                log.info("removing the sandbox %s of a pool that is gone", pod.name)
-                await self._remove(pod.name, self._claim_of(pod.name))
-            unsure = unsure or not left
+        unclaimed = [pod for pod in pods if pod.kind == manifests.POOLED and pod.name not in self._mine]
+        at_once = asyncio.Semaphore(_LOOKS_AT_ONCE)
+
+        async def looked(pod: Pod) -> bool:
+            async with at_once:
+                if left := await self._is_left(pod):
+                    log.info("removing the sandbox %s of a pool that is gone", pod.name)
+                    await self._remove(pod.name, self._claim_of(pod.name))
+                return left
+
+        unsure = not all(await asyncio.gather(*(looked(pod) for pod in unclaimed)))
         claims, _ = await parts.requests.list(CLAIMS, site.namespace, site.selector(kind=manifests.POOLED))
-        used = {self._claim_of(pod.name) for pod in pods}
-        used |= {self._claim_of(name) for name in (*self.unclaimed, *self._removing)}
+        used = {self._claim_of(name) for name in (*(pod.name for pod in pods), *self._mine)}
         for made in claims:
             if made["metadata"]["name"] not in used:
                 if self._is_young(created_s(made)):
