@@ -121,6 +121,15 @@ async def test_a_thread_with_files_or_a_sandbox_gets_no_pooled_sandbox_which_sta
         await engine.pool.claim(pooled, spec("newer"))
 
 
+async def test_a_tenant_with_nodes_of_its_own_gets_no_pooled_sandbox(make_engine: MakeEngine) -> None:
+    own = {owner_of(spec())[0]: {"node_selector": {"kubernetes.io/arch": "amd64"}}}
+    engine = make_engine(site={"tenants": own})
+    pooled = await engine.pool.make_pooled(KIND)
+    assert await engine.pool.claim(pooled, spec()) is None
+    assert await engine.pool.claim(pooled, replace(spec(), tenant="another")) is not None
+    await engine.remove_all_of("another")
+
+
 async def test_a_pooled_sandbox_that_was_used_is_refused_and_removed(
     engine: KubernetesEngine, place: ClusterSite
 ) -> None:

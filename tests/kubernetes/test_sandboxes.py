@@ -471,7 +471,7 @@ async def test_all_that_is_asked_of_the_cluster_is_granted_and_nothing_else_is(
     }
     used = place.cluster.used(place.keys_namespace, ACCOUNT)
     assert used <= granted
-    # What is shared is updated only when keys, settings or policies have changed, and Pods read where a claim conflicts.
+    # What is shared is updated only when keys, settings or policies have changed; Pods are read where claims conflict.
     assert granted - used <= {("", "pods", "get"), *((one.group, one.plural, "update") for one in NAMED)}
 
 

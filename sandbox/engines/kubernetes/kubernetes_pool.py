@@ -87,7 +87,10 @@ class KubernetesPooled:
 
 @dataclass(frozen=True)
 class KubernetesPool:
-    """Satisfies PoolSource. `_mine` are those that this process makes, has, claims or removes."""
+    """Satisfies PoolSource, where all tenants have one namespace.
+
+    `_mine` are those that this process makes, has, claims or removes.
+    """
 
     parts: Parts
     boot: Boot
@@ -137,6 +140,9 @@ class KubernetesPool:
     async def claim(self, pooled: KubernetesPooled, spec: SandboxSpec) -> Sandbox | None:
         if self.unclaimed.pop(pooled.id, None) is None:
             raise PooledRefused("this sandbox of the pool was claimed or removed already")
+        if self.parts.site.tenants.get(owner_of(spec)[0]):  # on nodes or in storage of its own
+            self.unclaimed[pooled.id] = pooled
+            return None
         given_up = asyncio.Event()
         # Not cancelled: what a request that was under way has done would not be known.
         claiming = asyncio.ensure_future(self._claim(pooled, spec, given_up))
@@ -314,8 +320,9 @@ class KubernetesPool:
         A process that is coming up with one is not attached yet, and the connection of one whose machine was lost ends
         late.
         """
-        again = await self._looked(pods)
-        if again:
+        if self.parts.site.namespace_per_tenant:
+            return
+        if await self._looked(pods):
             self.parts.later.append(asyncio.create_task(self._look_again()))
 
     async def _look_again(self) -> None:
