@@ -101,7 +101,9 @@ def _kubernetes(base: Foundation, on_transition: OnTransition) -> OpenedEngine:
         on_transition=on_transition,
         allowances=cluster_limits(config, base.tenants),
     )
-    return OpenedEngine(engine)
+    # A Pod stays in the namespace in which it was made.
+    pooled = settings.pool_limit and not own.namespace_per_tenant
+    return OpenedEngine(engine, engine.pool if pooled else None)
 
 
 async def _docker(stack: AsyncExitStack, base: Foundation, on_transition: OnTransition) -> OpenedEngine:

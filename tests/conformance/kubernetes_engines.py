@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import secrets
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -125,6 +126,7 @@ class ClusterSite:
         lifetime_s: float | None = None,
         allowances: Allowances = unlimited,
         site: Mapping[str, object] | None = None,
+        clock: Callable[[], float] = time.time,
     ) -> KubernetesEngine:
         return KubernetesEngine(
             self.site(instance, **(site or {})),
@@ -133,6 +135,7 @@ class ClusterSite:
             on_transition=on_transition,
             lifetime_s=lifetime_s,
             allowances=allowances,
+            clock=clock,
         )
 
     def kill(self, sandbox_id: str) -> None:
@@ -161,6 +164,9 @@ async def lose(engine: KubernetesEngine) -> None:
     """Have an engine lose its connections and watches, as a killed process does; its Leases stay as they are."""
     parts = engine._parts
     parts.attached.close()
+    for pooled in engine.pool.unclaimed.values():
+        pooled.close()
+    engine.pool.unclaimed.clear()
     for mirror in (parts.pods, parts.leases):
         await mirror.close()
     await parts.requests.close()

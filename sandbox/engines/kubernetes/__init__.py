@@ -3,6 +3,8 @@
     kubernetes_engine                       the engine, put together from the parts below
     parts                                   what they share: the objects of the cluster, records of threads, attachments
     creation, boot                          how a sandbox comes up: its Pod, the claim of its relay, the handshake
+    kubernetes_pool                         sandboxes made ahead of demand
+    unowned                                 Pods and claims without an owner: taken or removed, by compare-and-swap
     endings                                 how sandboxes are stopped and removed, one or all of a tenant
     reconciliation                          what dead processes left
     listing                                 what lists show of sandboxes

@@ -37,6 +37,8 @@ _SHOWN = 500
 # What a namespace says that was just made, until controllers have seen it.
 _NOT_YET = ("error looking up service account", "status unknown for quota")
 _NOT_YET_S = 0.5
+_METHODS = {"create": "POST", "update": "PUT", "patch": "PATCH", "delete": "DELETE"}
+_MERGE = "application/merge-patch+json"
 
 
 @dataclass(frozen=True)
@@ -63,9 +65,12 @@ QUOTAS = Resource("", "v1", "resourcequotas")
 LIMIT_RANGES = Resource("", "v1", "limitranges")
 NAMESPACES = Resource("", "v1", "namespaces")
 
+# Of the warm pool, which there is in one namespace for all tenants.
+_OF_POOL: Mapping[Resource, frozenset[str]] = {PODS: frozenset({"get", "patch"}), CLAIMS: frozenset({"get", "patch"})}
+
 VERBS: Mapping[Resource, frozenset[str]] = {
-    PODS: frozenset({"create", "delete", "list", "watch"}),
-    CLAIMS: frozenset({"create", "delete", "list"}),
+    PODS: frozenset({"create", "delete", "list", "watch"}) | _OF_POOL[PODS],
+    CLAIMS: frozenset({"create", "delete", "list"}) | _OF_POOL[CLAIMS],
     LEASES: frozenset({"create", "delete", "get", "list", "update", "watch"}),
     SECRETS: frozenset({"create", "get", "update"}),
     NETWORK_POLICIES: frozenset({"create", "get", "update"}),
@@ -79,7 +84,9 @@ With a namespace for each tenant only the Leases are there, and the rest is aske
 
 CLUSTER_VERBS: Mapping[Resource, frozenset[str]] = {
     NAMESPACES: frozenset({"create", "delete", "get"}),
-    **{resource: verbs for resource, verbs in VERBS.items() if resource != LEASES},
+    **{
+        resource: verbs - _OF_POOL.get(resource, frozenset()) for resource, verbs in VERBS.items() if resource != LEASES
+    },
 }
 """All that is asked of the cluster with a namespace for each tenant: what a role grants in namespaces to come, it
 grants in all. So get and update of what is in NAMED are for objects of that name alone."""
@@ -154,6 +161,11 @@ class KubernetesRequests:
         """Replace an object and return it; Conflict if it has changed, None if it is gone."""
         return await self._ask("update", resource, namespace, made["metadata"]["name"], body=made)
 
+    async def swap(self, resource: Resource, namespace: str, name: str, version: str, metadata: Made) -> Made | None:
+        """Change an object's metadata if it is as it was at a version, and return it; as update() otherwise."""
+        body = {"metadata": {**metadata, "resourceVersion": version}}
+        return await self._ask("patch", resource, namespace, name, body=body)
+
     async def delete(self, resource: Resource, namespace: str, name: str, *, version: str = "") -> bool:
         """Begin to delete an object, return whether it was there. With `version` only as it was then, or Conflict."""
         body = {"preconditions": {"resourceVersion": version}} if version else {}
@@ -215,7 +227,7 @@ class KubernetesRequests:
         """Return the answer; None for 404."""
         if verb not in (VERBS.get(resource) or CLUSTER_VERBS[resource]):
             raise AssertionError(f"{verb} {resource.plural} is not among the verbs that the gateway is granted")
-        method = {"create": "POST", "update": "PUT", "delete": "DELETE"}.get(verb, "GET")
+        method = _METHODS.get(verb, "GET")
         pause_s, renewed = _FIRST_PAUSE_S, False
         for left in reversed(range(_ATTEMPTS)):
             try:
@@ -255,7 +267,10 @@ class KubernetesRequests:
             path,
             method,
             query_params=list(query.items()),
-            header_params={"Accept": "application/json", "Content-Type": "application/json"},
+            header_params={
+                "Accept": "application/json",
+                "Content-Type": _MERGE if verb == "patch" else "application/json",
+            },
             body=body or None,
             auth_settings=["BearerToken"],
             _preload_content=False,
