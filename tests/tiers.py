@@ -35,7 +35,15 @@ SAMPLED = {
 }
 # Parameters: the other database, the third kind of credential, and the engines of the conformance suite besides Docker
 # and the local ones.
-_REPEATED = {"postgresql", "certificates", "docker-around", "docker-remote", "memory-around", "kubernetes-tenants"}
+_REPEATED = {
+    "postgresql",
+    "certificates",
+    "docker-around",
+    "docker-remote",
+    "memory-around",
+    "kubernetes-around",
+    "kubernetes-tenants",
+}
 # What inspect-ai's own suite asks of the adapter, which repeats the conformance suite over the wire.
 ADAPTER = "tests/conformance/test_inspect_self_check.py"
 # What needs real model servers.

@@ -83,7 +83,9 @@ def _kubernetes(base: Foundation, on_transition: OnTransition) -> OpenedEngine:
         on_transition=on_transition,
         allowances=cluster_limits(base.config, base.tenants),
     )
-    return OpenedEngine(engine)
+    # A Pod stays in the namespace in which it was made.
+    pooled = settings.pool_limit and not settings.kubernetes.namespace_per_tenant
+    return OpenedEngine(engine, engine.pool if pooled else None)
 
 
 async def _docker(stack: AsyncExitStack, base: Foundation, on_transition: OnTransition) -> OpenedEngine:

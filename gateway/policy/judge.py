@@ -226,6 +226,8 @@ class Policy:
         narrowed: set[bool] = set()
         needs_allow, is_known = part.needs_allow, part.is_known
         for rules, seen in self._about(part):
+            if not is_known and seen.tool == part.tool:
+                narrowed |= rules.narrows
             for rule, named in rules.matching(seen, budget):
                 if not needs_allow and rule.effect == "allow" and rule.by_names:
                     continue

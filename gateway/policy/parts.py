@@ -185,7 +185,7 @@ def _read_command(command: str, effects: bool, redirects: bool) -> Parts:
     programs = read_programs(command)
     opened = [part for redirect in programs.redirects if redirects for part in _redirected(redirect)]
     opened = [part for part in opened if part.path != _NOWHERE]
-    opaque = programs.opaque or (programs.files_unknown if effects else None)
+    opaque = programs.opaque
     # In bash /dev/tcp/host/port is a connection, not a file.
     device = next((part.path for part in opened if part.path is not None and part.path.startswith("/dev/")), None)
     if opaque is None and device is not None:
@@ -218,7 +218,7 @@ def _redirected(redirect: Redirect) -> Iterator[Part]:
 def _file_part(name: str, use: FileUse) -> Part:
     # The glob of a shell's pattern as people write it, where a wildcard is never a leading dot.
     glob = use.glob.replace("[!.]*", "*") if use.glob is not None else None
-    target = use.path or glob or "a file that cannot be determined"
+    target = use.path or glob or (f"any file ({use.why})" if use.why else "a file that cannot be determined")
     return Part(
         "path",
         shown(f"{name}: {use.access} {'below ' if use.below else ''}{target}"),

@@ -88,10 +88,13 @@ class ToolRules:
 
     def _by_path(self, part: Part, budget: Budget) -> Found:
         """Yield what allows all that a part means, and what tightens any of it."""
+        if part.path is None and part.glob is None:  # only rules about all files are surely about it
+            yield from ((rule, YES) for glob, rule in self.by_root.get("", ()) if glob.text == "/**")
+            return
         path = part.path if part.meant is None else None
-        for glob, rule in self._near(part, budget):
+        for glob, rule in chain.from_iterable(self._near(part, budget)):
             if path is not None:  # most often, and this costs the least
-                if glob.matches(path):
+                if glob.needle in path and glob.matches(path):
                     yield rule, YES
             elif (named := of_path(glob, part, budget, loosens=rule.effect == "allow")) != NO:
                 yield rule, named
@@ -99,20 +102,17 @@ class ToolRules:
             # What is rooted inside is met, and never all that is met.
             yield from ((rule, PERHAPS) for _, rule in self._inside(part.meant.root))
 
-    def _near(self, part: Part, budget: Budget) -> Iterator[tuple[PathGlob, CompiledRule]]:
+    def _near(self, part: Part, budget: Budget) -> Iterator[list[tuple[PathGlob, CompiledRule]]]:
         """Yield the globs whose directory is above what a part means, and for a glob those inside that tighten."""
         meant = part.meant
-        path = part.path if meant is None else meant.root or "/"
-        if path is None:  # it may be any file
-            yield from chain(self.by_root.get("", ()), self.tightening)
-            return
+        path = (part.path if meant is None else meant.root) or "/"
         for root in ancestors(path):
-            found = self.by_root.get(root, ())
+            found = self.by_root.get(root, [])
             budget.spend(len(found) // _PATHS_PER_COMPARISON)
-            yield from found
+            yield found
         if meant is not None and meant.shape != "tree":
             deepest = LIMIT_PATH_BYTES if "**" in meant.components else len(meant.components)
-            yield from (pair for pair in self._inside(path) if pair[0].depth <= deepest)
+            yield [pair for pair in self._inside(path) if pair[0].depth <= deepest]
 
     def _inside(self, directory: str) -> list[tuple[PathGlob, CompiledRule]]:
         """Return the tightening globs whose root is below a directory."""

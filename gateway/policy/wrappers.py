@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from gateway.policy.programs import read_call
-from gateway.policy.programs.call import ANY_FILE, LIMIT_USES, TOO_MANY
+from gateway.policy.programs.call import LIMIT_USES, TOO_MANY, any_file
 from gateway.policy.programs.paths import FileUse
 from gateway.policy.shell import LIMIT_COMMANDS, parse_line
 from gateway.policy.shell_line import START, Redirect, ShellLine, SimpleCommand, joined
@@ -42,16 +42,12 @@ def read_programs(command: str) -> Programs:
 
 
 class Programs:
-    """A command line down to the programs it runs. `opaque` is None when these are all.
-
-    `files_unknown` is None when the programs use no other files.
-    """
+    """A command line down to the programs it runs. `opaque` is None when these are all."""
 
     def __init__(self) -> None:
         self.programs: list[Program] = []
         self.redirects: list[Redirect] = []
         self.opaque: str | None = None
-        self.files_unknown: str | None = None
         self._words = self._uses = self._scripts_bytes = 0
 
     def line(self, line: ShellLine, depth: int) -> None:
@@ -77,11 +73,9 @@ class Programs:
         call = read_call(command.words, command.cwd)
         self._uses += len(call.uses)
         if self._uses > LIMIT_USES:
-            call.lose(TOO_MANY)
-            call.uses = dict.fromkeys(ANY_FILE)
+            call.uses = dict.fromkeys(any_file(TOO_MANY))
         if call.opaque is not None:
             self._refuse(call.opaque)
-        self.files_unknown = self.files_unknown or call.files_unknown
         self.programs.append(Program(command.words, command.cwd, call.replaces, tuple(call.uses), within))
         if call.script is not None:
             self._scripts_bytes += len(call.script.encode(errors="replace"))

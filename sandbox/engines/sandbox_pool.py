@@ -37,8 +37,9 @@ Kind = TypeVar("Kind", bound=Hashable)
 
 # A kind that was asked for has one pooled sandbox at least for so long.
 MEMORY_S = 300.0
-# How often the pool is checked when nothing happens.
+# How often the pool is checked when nothing happens, and how often what its source knows to be dead is dropped.
 _LOOK_S = 15.0
+_GLANCE_S = 2.0
 
 
 class Demand:
@@ -213,9 +214,7 @@ class SandboxPool:
         known = self._kinds.get(kind)
         if known is None:
             return None
-        for dead in [ready for ready in known.ready if not ready.pooled.alive]:
-            known.ready.remove(dead)
-            self._background.begin(self._discarded(dead.pooled))
+        self._drop_dead(known)
         now_s = self._clock()
         # A tenant that took one does not get the last one for so long: its burst, and the making of the next one, are
         # over then.
@@ -225,6 +224,11 @@ class SandboxPool:
             return None
         known.took_s[tenant] = now_s
         return known.ready.pop(0)
+
+    def _drop_dead(self, known: _Kind) -> None:
+        for dead in [ready for ready in known.ready if not ready.pooled.alive]:
+            known.ready.remove(dead)
+            self._background.begin(self._discarded(dead.pooled))
 
     def _count(self, kind: PoolKind, result: str) -> None:
         self.claims[result] += 1
@@ -277,10 +281,12 @@ class SandboxPool:
             if self._clock() - looked_s >= _LOOK_S:
                 await self._weed()
                 looked_s = self._clock()
+            for known in self._kinds.values():
+                self._drop_dead(known)
             while self._begin_making():
                 pass
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_LOOK_S):
+                async with asyncio.timeout(_GLANCE_S):
                     await self._wake.wait()
             self._wake.clear()
 

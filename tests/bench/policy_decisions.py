@@ -7,6 +7,7 @@ much memory each of many tenants' policies keeps, comes along.
 
 from __future__ import annotations
 
+import asyncio
 import fnmatch
 import gc
 import json
@@ -18,6 +19,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from rich.console import Console
 from rich.table import Table
 
 from gateway.policy import STARTER_POLICY, Policy, PolicyDocument, load_policy
@@ -170,3 +172,8 @@ def _keeping(document: PolicyDocument) -> Table:
     table.add_row(f"loading {RULES:,} rules", f"{load_s * 1000:,.0f} ms")
     table.add_row("memory of a loaded starter policy", f"{each_bytes / 1024:,.0f} KiB")
     return table
+
+
+if __name__ == "__main__":
+    for one in asyncio.run(tables()):
+        Console(width=110).print(one)

@@ -175,8 +175,15 @@ class TlsEngines(MemoryEngines):
 class KubernetesEngines(Engines):
     """Engines over one namespace of a cluster for tests."""
 
-    def __init__(self, cluster: Cluster, directory: Path, *, namespace_per_tenant: bool = False) -> None:
-        super().__init__(directory)
+    def __init__(
+        self,
+        cluster: Cluster,
+        directory: Path,
+        around: Callable[[Innermost], Engine] = lambda engine: engine,
+        *,
+        namespace_per_tenant: bool = False,
+    ) -> None:
+        super().__init__(directory, around)
         self.place = ClusterSite(cluster, directory, namespace_per_tenant=namespace_per_tenant)
 
     def _engine(self) -> KubernetesEngine:
@@ -277,8 +284,7 @@ class _AlwaysReady(SandboxPool):
     """A pool whose pooled sandboxes are made right before they are asked for."""
 
     def __init__(self, inner: Creator, engine: Innermost) -> None:
-        assert not isinstance(engine, KubernetesEngine)
-        super().__init__(inner, engine, engine.pool if isinstance(engine, DockerEngine) else _Ids(engine), limit=1)
+        super().__init__(inner, engine, _Ids(engine) if isinstance(engine, MemoryEngine) else engine.pool, limit=1)
         self._engine = engine
         self._turn = asyncio.Lock()
 
@@ -306,10 +312,14 @@ _ENGINES: dict[str, Callable[[Path], Engines]] = {
 }
 
 
-_KUBERNETES = ("kubernetes", "kubernetes-tenants")
+_ON_CLUSTERS: dict[str, Callable[[Cluster, Path], Engines]] = {
+    "kubernetes": KubernetesEngines,
+    "kubernetes-tenants": partial(KubernetesEngines, namespace_per_tenant=True),
+    "kubernetes-around": partial(KubernetesEngines, around=_around),
+}
 
 
-@pytest.fixture(scope="session", params=[*_ENGINES, _REMOTE, *_KUBERNETES])
+@pytest.fixture(scope="session", params=[*_ENGINES, _REMOTE, *_ON_CLUSTERS])
 def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -323,9 +333,9 @@ def machine() -> Iterator[RemoteEngine]:
 @pytest.fixture(scope="session")
 def standing(kind: str, request: pytest.FixtureRequest) -> Iterator[Callable[[Path], Engines]]:
     """What makes engines of a kind: on Kubernetes all of them are over one cluster."""
-    if kind in _KUBERNETES:
+    if kind in _ON_CLUSTERS:
         with cluster_of_sandboxes() as cluster:
-            yield partial(KubernetesEngines, cluster, namespace_per_tenant=kind == "kubernetes-tenants")
+            yield partial(_ON_CLUSTERS[kind], cluster)
     elif kind == _REMOTE:
         yield partial(RemoteEngines, machine=request.getfixturevalue("machine"))
     else:

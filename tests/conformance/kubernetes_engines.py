@@ -10,7 +10,7 @@ import os
 import secrets
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -174,6 +174,7 @@ class ClusterSite:
         lifetime_s: float | None = None,
         allowances: Allowances = unlimited,
         site: Mapping[str, object] | None = None,
+        clock: Callable[[], float] = time.time,
     ) -> KubernetesEngine:
         return KubernetesEngine(
             self.site(instance, **(site or {})),
@@ -182,6 +183,7 @@ class ClusterSite:
             on_transition=on_transition,
             lifetime_s=lifetime_s,
             allowances=allowances,
+            clock=clock,
         )
 
     def kill(self, sandbox_id: str) -> None:
@@ -222,6 +224,9 @@ async def lose(engine: KubernetesEngine) -> None:
     """Have an engine lose its connections and watches, as a killed process does; its Leases stay as they are."""
     parts = engine._parts
     parts.attached.close()
+    for pooled in engine.pool.unclaimed.values():
+        pooled.close()
+    engine.pool.unclaimed.clear()
     for mirror in (parts.pods, parts.leases):
         await mirror.close()
     await parts.requests.close()

@@ -23,8 +23,9 @@ def daemon(start: ContainerStart) -> Launch:
     A volume at /run/airlock shares the socket with the Pod's other containers.
     """
     root = start.path("/workspace").parent
-    remove_directory(root / "tmp")  # a container's own is empty
-    (root / "tmp").mkdir()
+    for own in (root / "tmp", root / "dev" / "shm"):  # a container's own is empty
+        remove_directory(own)
+        own.mkdir(parents=True)
     (root / "workspace").mkdir(exist_ok=True)
     listener = _listening(start.path(SOCKET))
     environment = {"LANG": "C.UTF-8", "PYTHONPATH": _PACKAGES, "TMPDIR": str(root / "tmp")}

@@ -136,7 +136,9 @@ class _Gateway:
         self._makers = Server(self.cluster.simulation, POOL_MAKERS)
 
     def claim(self, number: int) -> Generator[Any, Any, Pod]:
-        """Claim as the design has it: shut the gate, then any Pod by compare-and-swap, else one made for the thread.
+        """Claim as the engine does: shut the gate, then any Pod by compare-and-swap, else one made for the thread.
+
+        All see all pooled Pods, which is harder than a pool of each process, as the engine has it.
 
         Who has claimed a pooled one makes the next: the pool is filled by what was won, not by a count of what a cache
         shows.
@@ -150,8 +152,8 @@ class _Gateway:
             if (yield from cluster.swap(pod, number)):
                 won = pod
                 cluster.simulation.start(self._refill())
-        yield from cluster.write("writes")  # the record: what is to be
         if won is None:
+            yield from cluster.write("writes")  # the record: what is to be
             won = yield from cluster.create(owner=number)
         else:
             yield from cluster.write("writes")  # its volume's owner

@@ -26,11 +26,13 @@ IDLE_READS_PER_S: Mapping[str, float] = MappingProxyType(
 RENEWALS_OF_A_LEASE = 5
 """So often is a lease renewed in its length."""
 
-CLAIM_WRITES: Mapping[str, int] = MappingProxyType({"Lease": 3, "PersistentVolumeClaim": 1, "Pod": 1})
-"""API calls of a gateway that claims a pooled sandbox: the thread's gate shut, what is to be, and what is and the gate
-open again; its volume; its Pod."""
+CLAIM_WRITES: Mapping[str, int] = MappingProxyType({"Lease": 2, "PersistentVolumeClaim": 1, "Pod": 1})
+"""API calls of a gateway that claims a pooled sandbox: the thread's gate shut with what is to be, and what is and the
+gate open again; its volume; its Pod."""
 CREATION_WRITES: Mapping[str, int] = MappingProxyType({"PersistentVolumeClaim": 1, "Pod": 1})
-"""Of who makes a sandbox, which is its thread's gateway with the same three of the Lease, or for the pool."""
+"""Of who makes a sandbox: for the pool, or for a thread behind its gate."""
+GATE_WRITES: Mapping[str, int] = MappingProxyType({"Lease": 3})
+"""Of who makes one for a thread, besides: the gate shut, what is to be, and what is and the gate open again."""
 POOL_MAKERS = 2
 """So many sandboxes of its pool does a process make at a time."""
 CLUSTER_WRITES_OF_A_POD = 8

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import importlib.util
 import threading
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,11 +26,18 @@ from gateway.storage.store import NewRun, Store
 from gateway.storage.tables import runs
 from gateway.storage.waiting_store import LeaseStore, WaitingRun, WaitingStore
 from gateway.support.clock import make_id
+from sandbox.engines.pooled_sandbox import PoolKind
 from tests.bench.changed_gateway import changed_by
+from tests.conformance.kubernetes_engines import ClusterSite, cluster_of_sandboxes
 from tests.gateway_process import make_home, served
+from tests.integration.sandbox.live_engine import spec
+from tests.kubernetes.requests import Target
 from tests.simulation import counted_gateway, gateways, takeover
 from tests.simulation.costs import (
+    CLAIM_WRITES,
     CONNECTIONS,
+    CREATION_WRITES,
+    GATE_WRITES,
     GROUP_LIMIT,
     IDLE_READS_PER_S,
     READS_OF_CALL,
@@ -209,9 +215,46 @@ async def test_leases_and_claims_of_runs_send_as_many_statements_as_the_model_ha
     await group.database.write((update(runs).values(status="completed"), None))
 
 
-@pytest.mark.skipif(
-    importlib.util.find_spec("sandbox.engines.kubernetes") is None,
-    reason="there is no engine for Kubernetes yet: CLAIM_WRITES and CREATION_WRITES are those of its design",
-)
-def test_a_claim_on_kubernetes_makes_as_many_calls_as_the_model_has_it() -> None:
-    pytest.skip("count the writes of a claim and of a creation at tests/kubernetes' API server, by kind, and compare")
+# --- what the API of a cluster gets ---
+
+
+async def test_claims_and_creations_on_kubernetes_write_as_often_as_the_model_has_it(tmp_path: Path) -> None:
+    with cluster_of_sandboxes() as cluster:
+        place = ClusterSite(cluster, tmp_path)
+        engine = place.engine()
+        try:
+            await engine.prepare()
+            with _written(place) as writes:
+                pooled = await engine.pool.make_pooled(PoolKind.of(spec()))
+            assert writes == CREATION_WRITES
+            with _written(place) as writes:
+                assert await engine.pool.claim(pooled, spec("claimed")) is not None
+            assert writes == CLAIM_WRITES
+            with _written(place) as writes:
+                await engine.create(spec("created"))
+            assert writes == {**CREATION_WRITES, **GATE_WRITES}
+        finally:
+            await engine.close()
+
+
+@contextlib.contextmanager
+def _written(place: ClusterSite) -> Iterator[Counter[str]]:
+    """Count the requests that write, by the kind of what they write."""
+    counts: Counter[str] = Counter()
+    served: Any = place.cluster.api.requests
+
+    def noted(verb: Callable[..., Any]) -> Callable[..., Any]:
+        def write(target: Target, *more: Any, **named: Any) -> Any:
+            counts[target.kind.kind] += target.namespace == place.namespace
+            return verb(target, *more, **named)
+
+        return write
+
+    verbs = ("create", "update", "patch", "delete")
+    for verb in verbs:
+        setattr(served, verb, noted(getattr(served, verb)))
+    try:
+        yield counts
+    finally:
+        for verb in verbs:
+            delattr(served, verb)

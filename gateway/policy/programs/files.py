@@ -1,52 +1,73 @@
-"""Programs that read, list, copy, make and remove the files that are their operands, and curl.
+"""Programs that copy, move and remove files, and curl; and the programs of which it is not read which files they use.
 
 The hosts of curl are not read here: each connection is judged when it is made.
 """
 
 import re
-from itertools import takewhile
 
-from gateway.policy.programs.call import Call, Describe
-from gateway.policy.programs.options import Parsed, after_text, read_options
-from gateway.policy.programs.paths import leads_with_dash, may_be_none
+from gateway.policy.programs.call import UNREAD_REASON, Call, Describe
+from gateway.policy.programs.options import after_first, read_options
+from gateway.policy.programs.paths import Access, may_be_none
 from gateway.policy.words import Word, names
 
+_KINDS: dict[Access, frozenset[str]] = {
+    "read": names("""base64 cat cmp column cut date diff egrep fgrep grep head jq md5sum nl od paste rg sha1sum
+        sha256sum sha512sum b2sum tac tail wc"""),
+    "list": names("df dir ls readlink realpath stat vdir"),
+    "write": names("chgrp chmod chown mkdir rm rmdir tee touch truncate unlink"),
+}
+"""Programs that do this with the files that they are given, and nothing else with any file."""
+_OPTIONS = {
+    "cat": "-AbeEnstTuv",
+    "grep": "-cEFhHilLnoPqrRsvwx -A: -B: -C: -m: --include= --exclude= --exclude-dir=",
+    "head": "-qv# -c: -n:",
+    "ls": "-1aAcdFghlrRStu",
+    "mkdir": "-pv -m:",
+    "rm": "-dfiIrRv --force --recursive",
+    "tail": "-fFqv# -c: -n:",
+    "tee": "-ai",
+    "touch": "-acm",
+    "wc": "-clLmw",
+}
+"""Of the most common ones the options that name no file; of the others no option is known."""
+_NO_OPTION_NAMES_A_FILE = frozenset({"cat", "head", "ls", "tail"})
+# With it grep has no pattern among its operands.
+_PATTERN = re.compile(r"-[A-Za-z]*[ef]|--(file|regexp)")
+UNREAD = names("""ar aria2c axel base32 bsdtar bunzip2 bzcat bzip2 cksum comm cpio csplit dd du expand file fmt fold
+    ftp gtar gunzip gzcat gzip hd hexdump iconv install join less lftp link ln lzma mkfifo mktemp more nc ncat
+    netcat ninja patch pax ping pr rev rgrep rsync scp sftp sha224sum sha384sum shred shuf socat split sqlite3 ssh
+    strings sum tar telnet tree tsort unexpand unlzma unxz unzip unzstd wget xxd xz xzcat zcat zip zipinfo zstd
+    zstdcat""")
+"""Programs that use files in ways that are not read from a line."""
 
-def _uses(role: str, options: str, *, below: str = "", text: str | None = None, here: bool = False) -> Describe:
-    """Return a description of a program whose operands all have one role.
 
-    With one of the options in `below` (or where that is "always") it is about all that is in them. The first operand is
-    text unless one of the options in `text` is given, None for no text. With `here` it is about the directory it runs
-    in where nothing is named, or is where it goes below directories.
-    """
-
-    def describe(call: Call) -> None:
-        parsed = read_options(call, options)
-        operands = parsed.operands
-        if text is not None and not parsed.has(*text.split()):
-            operands = after_text(operands)
-        deep = below == "always" or parsed.has(*below.split())
-        full_role = f"{role}_below" if deep else role
-        call.files(operands, full_role, dash=role == "read")
-        if here and (deep or role == "list") and all(may_be_none(word) for word in operands):
-            call.file(Word("."), full_role)
-
-    return describe
+def _of_one_kind(call: Call) -> None:
+    kind = next(kind for kind, programs in _KINDS.items() if call.name in programs)
+    if call.name in _OPTIONS:
+        harmless = call.name in _NO_OPTION_NAMES_A_FILE
+        operands = read_options(call, _OPTIONS[call.name], kind, harmless=harmless).operands
+    else:
+        call.lose(UNREAD_REASON, kind)
+        operands = _without_options(call)
+    if call.name in ("egrep", "fgrep", "grep", "rg") and not any(_PATTERN.match(word.text) for word in call.words):
+        operands = after_first(operands)[1]
+    call.files(operands, kind, below=call.goes_below, dash=kind == "read")
+    if (call.goes_below or kind == "list") and all(may_be_none(word) for word in operands):
+        call.file(Word("."), kind, below=call.goes_below)
 
 
-def _input_and_output(call: Call) -> None:
-    """Take in the operands of `uniq [INPUT [OUTPUT]]`."""
-    for place, word in enumerate(read_options(call, "-cdDiuz -f: -s: -w: --count --repeated --unique").operands):
-        call.file(word, "read")
-        if place or not word.one_word:
-            call.file(word, "write")
+def _without_options(call: Call) -> list[Word]:
+    return [word for word in call.words if not word.text.startswith("-")]
 
 
-def _jq(call: Call) -> None:
-    parsed = read_options(call, "-acCeMnrRsSj --raw-output --compact-output --null-input --slurp --exit-status --tab")
-    if any("import" in word.text or "include" in word.text for word in parsed.operands):
-        call.lose("its program may read other files")
-    call.files(after_text(parsed.operands), "read")
+def _unread(call: Call) -> None:
+    call.lose(UNREAD_REASON)
+
+
+def _uniq(call: Call) -> None:
+    call.lose(UNREAD_REASON)
+    call.files(_without_options(call), "read")
+    call.files(_without_options(call), "write")
 
 
 def _test(call: Call) -> None:
@@ -59,155 +80,86 @@ def _test(call: Call) -> None:
         call.files(words, "list", dash=False)
 
 
+def _sort(call: Call) -> None:
+    parsed = read_options(
+        call,
+        """-bcCdfghiMmnRrsuVz -k: -o: -S: -t: -T: --field-separator= --human-numeric-sort --key= --numeric-sort
+        --output= --reverse --unique --version-sort""",
+    )
+    call.files(parsed.operands, "read")
+    call.files(parsed.values("-o", "--output"), "write")
+    call.files(parsed.values("-T"), "write", below=True)
+
+
 def _cp_or_mv(call: Call) -> None:
+    copies = call.name == "cp"
     options = "-finTuv -t: --force --interactive --no-clobber --no-target-directory --target-directory= --verbose"
-    copies = " -aHLpPrR --archive --preserve[=] --recursive --update[=]" if call.name == "cp" else ""
-    parsed = read_options(call, options + copies)
-    below = "_below" if not copies or parsed.has("-r", "-R", "-a", "--recursive", "--archive") else ""
-    sources = _to_destination(call, parsed, f"write{below}")
-    call.files(sources, f"read{below}", dash=False)
-    if not copies:
-        call.files(sources, "write_below", dash=False)
-
-
-def _to_destination(call: Call, parsed: Parsed, role: str) -> list[Word]:
-    """Take in where the operands go, and return those that are sources. `role` is what is done there."""
+    parsed = read_options(call, f"{options} -aHLpPrR --archive --preserve[=] --recursive" if copies else options)
+    deep = not copies or parsed.has("-r", "-R", "-a", "--recursive", "--archive")
     named = parsed.values("-t", "--target-directory")
-    operands = parsed.operands
-    if len(named) > 1:
-        call.lose("it has more than one target directory")
-        return operands
-    before = takewhile(lambda word: word.literal != "--", call.words)
-    if any(word.kind != "literal" and leads_with_dash(word) for word in before):
-        call.unknown("write")  # it could become -t
-    if not named and operands and not operands[-1].one_word:
+    *sources, last = [*parsed.operands, *(Word(f"{to.text}/", to.kind) for to in named[:1])] or [Word("")]
+    if len(named) > 1 or not last.one_word:
         # It may be no word at all, or several of which only the last is the destination.
-        call.files(operands, "write_below", dash=False)
-        return operands
-    *sources, last = [*operands, *named] or [Word("")]
-    one = not named and len(sources) == 1 and sources[0].one_word
-    # A directory gets something inside; anything else is written itself.
-    is_itself, may_be = parsed.has("-T", "--no-target-directory"), one and not last.text.endswith("/")
-    if is_itself or may_be:
-        call.file(last, role, dash=False)
-    for source in () if is_itself else sources:
-        call.inside(last, source, role, possible=may_be)
-    return sources
+        call.lose(UNREAD_REASON)
+        sources = [*sources, last]
+        call.files(sources, "write", below=True, dash=False)
+    call.files(sources, "read", below=deep, dash=False)
+    if not copies:
+        call.files(sources, "write", below=True, dash=False)
+    _to_destination(call, sources, last, below=deep, itself=parsed.has("-T", "--no-target-directory"))
 
 
-_CURL = """-0468afgGiIkLNOpRsSvZ -A: -b: -c:write -d: -D:write -e: -F: -H: -m: -o:write -r: -T: -u: -w: -x: -X: -z:
-    --cacert=read --compressed --connect-timeout= --cookie= --cookie-jar=write --create-dirs --data= --data-binary=
-    --data-raw= --data-urlencode= --dump-header=write --fail --fail-with-body --form= --get --globoff --header=
-    --http1.1 --http2 --include --insecure --json= --limit-rate= --location --max-time= --no-progress-meter
-    --output=write --progress-bar --proxy= --range= --referer= --remote-name --request= --retry= --retry-delay=
-    --show-error --silent --tlsv1.2 --tlsv1.3 --upload-file= --url= --user= --user-agent= --verbose --write-out=
-    --version --help"""
+def _to_destination(call: Call, sources: list[Word], last: Word, *, below: bool, itself: bool) -> None:
+    """Take in where sources go: a directory gets something inside, and anything else is written itself."""
+    may_be = len(sources) == 1 and sources[0].one_word and not last.text.endswith("/")
+    if itself or may_be or last.kind != "literal":
+        call.file(last, "write", below=below, dash=False)
+    for source in () if itself or last.kind != "literal" else sources:
+        name = source.text.rstrip("/").rpartition("/")[2]
+        # Of a pattern the last part says the name, unless a bracket goes over slashes.
+        wild = source.kind == "glob" and "]" not in name and not set("*?[") & set(last.text)
+        if not (source.kind == "literal" or wild) or name in ("", ".", ".."):
+            call.file(last, "write", below=True, dash=False, possible=may_be)
+        else:
+            call.file(Word(f"{last.text}/{name}", source.kind), "write", below=below, dash=False, possible=may_be)
+
+
+_CURL = """-0468afgGiIkLNOpRsSvZ -A: -b: -c: -d: -D: -e: -F: -H: -m: -o: -r: -T: -u: -w: -x: -X: -z: --compressed
+    --connect-timeout= --create-dirs --data= --data-raw= --data-urlencode= --fail --fail-with-body --get --globoff
+    --header= --http1.1 --http2 --include --insecure --json= --location --max-time= --output= --progress-bar --proxy=
+    --range= --remote-name --request= --retry= --retry-delay= --show-error --silent --url= --user= --user-agent=
+    --verbose --version --help"""
 # How a URL begins that is surely no file, as file:///x is; of a literal one also a mere host.
 _OF_A_HOST = re.compile(r"(https?|ftps?|wss?)://|[A-Za-z0-9._-]+(:[0-9]+)?[/?#]", re.IGNORECASE)
 _HOST = re.compile(r"[A-Za-z0-9._-]+(:[0-9]+)?")
+_OUTPUTS = ("-c", "-D", "-o", "--output")
 # What curl takes for data or for the name of a file that has them.
-_MAY_READ = names("""-b -d -F -H -T -w --cookie --data --data-binary --data-urlencode --form --header --json
-    --upload-file --write-out""")
+_MAY_READ = names("-b -d -F -H -T -w --data --data-urlencode --header --json")
 
 
 def _curl(call: Call) -> None:
-    parsed = read_options(call, _CURL, strict=True)
+    parsed = read_options(call, _CURL)
+    call.files(parsed.values(*_OUTPUTS), "write")
     for name, value in parsed.given:
         if name in _MAY_READ and value is not None:
-            file = name in ("-T", "--upload-file") or (name in ("-b", "--cookie") and "=" not in value.text)
+            file = name == "-T" or (name == "-b" and "=" not in value.text)
             if file or value.kind != "literal" or set("@<") & set(value.text) or "%output{" in value.text:
                 call.lose(f"{name} may name a file")
     for url in [*parsed.operands, *parsed.values("--url")]:
         if not _OF_A_HOST.match(url.begins) and not _HOST.fullmatch(url.literal or ""):
-            call.unknown("read")
-        if parsed.has("-O", "--remote-name"):
-            name = url.text.partition("?")[0].partition("#")[0].rpartition("/")[2]
-            known_name = url.kind == "literal" and name and not set("[]{}%*\\") & set(name)
-            call.file(Word(name) if known_name else Word("."), "write" if known_name else "write_below")
-    if any("#" in target.text for target in parsed.values("-o", "--output")):
-        call.unknown("write")  # #1 stands for a part of the URL
+            call.lose(f"{url.text} may be a file", "read")
+    if parsed.has("-O", "--remote-name"):
+        call.file(Word("."), "write", below=True)
+    if any("#" in target.text for target in parsed.values(*_OUTPUTS)):
+        call.lose("# may stand for a part of the URL", "write")
 
-
-_LS = _uses(
-    "list",
-    """-1aAbBcCdFghHiklLmnNopqQrsStuUvxX -I: -R --all --almost-all --color[=] --directory --human-readable --recursive
-    --reverse --sort= --full-time --time-style= --group-directories-first""",
-    below="-R --recursive",
-    here=True,
-)
-_GREP = """-abcEFGHhiIlLnoPqrRsTUvVwxyzZ# -A: -B: -C: -e: -f:read -m: --after-context= --before-context= --context[=]
-    --color[=] --count --exclude= --exclude-dir= --exclude-from=read --extended-regexp --file=read
-    --files-with-matches --files-without-match --fixed-strings --ignore-case --include= --invert-match --line-number
-    --max-count= --no-filename --no-messages --only-matching --perl-regexp --quiet --recursive --regexp= --text
-    --with-filename --word-regexp"""
-_RG = """-aceFHhiIlLnNopPqsSuUvVwx0 -A: -B: -C: -e: -f:read -g: -j: -m: -M: -r: -t: -T: --after-context=
-    --before-context= --color= --context= --count --file=read --files --files-with-matches --fixed-strings --glob=
-    --hidden --ignore-case --ignore-file=read --json --line-number --max-count= --max-depth= --multiline --no-heading
-    --no-ignore --only-matching --pcre2 --regexp= --smart-case --sort= --type= --type-not= --word-regexp"""
 
 PROGRAMS: dict[str, Describe] = {
-    "cat": _uses("read", "-AbeEnstTuv --number --show-all --help --version"),
-    "tac": _uses("read", "-br -s:"),
-    "head": _uses("read", "-qvz# -c: -n: --bytes= --lines= --quiet"),
-    "tail": _uses("read", "-fFqvzr# -c: -n: -s: --bytes= --lines= --follow[=] --pid= --quiet --retry"),
-    "nl": _uses("read", "-p -b: -n: -s: -v: -w:"),
-    "od": _uses("read", "-abcdovx -A: -j: -N: -t: -w[]"),
-    "cut": _uses("read", "-nsz -b: -c: -d: -f: --characters= --complement --delimiter= --fields= --output-delimiter="),
-    "paste": _uses("read", "-sz -d: --delimiters= --serial"),
-    "tr": _uses("", "-cCdst --complement --delete --squeeze-repeats"),
-    "column": _uses("read", "-tx -c: -N: -o: -s: --table --separator= --json"),
-    "cmp": _uses("read", "-bls -i: -n: --silent --quiet"),
-    "diff": _uses(
-        "read",
-        """-abBdeiNpqrstTuwyZ# -C: -I: -L: -U: -W: -x: -X:read --brief --color[=] --exclude= --exclude-from=read
-        --from-file=read_below --to-file=read_below --ignore-all-space --recursive --side-by-side --unified[=]
-        --width= --new-file --label= --suppress-common-lines --strip-trailing-cr""",
-        below="always",  # of a directory and a file it reads the file of that name in the directory
-    ),
-    "tee": _uses("write", "-aip --append --ignore-interrupts"),
-    "base64": _uses("read", "-di -w: --decode --ignore-garbage --wrap="),
-    **dict.fromkeys(("md5sum", "sha1sum", "sha256sum", "sha512sum", "b2sum"), _uses(
-        "read", "-btwz -c:names --check=names --tag --zero"
-    )),
-    **dict.fromkeys(("grep", "egrep", "fgrep"), _uses(
-        "read", _GREP, below="-r -R --recursive", text="-e -f --regexp --file", here=True
-    )),
-    "rg": _uses("read", _RG, below="always", text="-e -f --regexp --file --files", here=True),
-    "jq": _jq,
-    "sort": _uses(
-        "read",
-        """-bcCdfghiMmnRrsuVz -k: -o:write -S: -t: -T:write_below --field-separator= --files0-from=names --key=
-        --numeric-sort --output=write --random-source=read --reverse --temporary-directory=write_below --unique
-        --human-numeric-sort --version-sort --parallel= --stable --zero-terminated""",
-    ),
-    "uniq": _input_and_output,
-    "wc": _uses("read", "-clLmw --bytes --chars --files0-from=names --lines --words"),
-    **dict.fromkeys(("ls", "dir", "vdir"), _LS),
-    "du": _uses(
-        "list",
-        """-0abcDhHklLmPsSx -d: -t: -X:read --all --apparent-size --bytes --exclude= --exclude-from=read
-        --files0-from=names --human-readable --max-depth= --one-file-system --summarize --total""",
-        below="always", here=True,
-    ),
-    "df": _uses("list", "-ahHiklPTv -B: -t: -x: --human-readable --inodes --local --output[=] --total"),
-    "stat": _uses("list", "-Lft -c: --dereference --format= --printf= --terse"),
-    "file": _uses("read", "-0bEhiIkLnNprs -f:names -m:read --brief --files-from=names --mime --mime-type"),
-    **dict.fromkeys(("readlink", "realpath"), _uses("list", "-eEfLmnPqsz --relative-to= --relative-base=")),
+    **dict.fromkeys(UNREAD, _unread),
+    **dict.fromkeys(frozenset().union(*_KINDS.values()), _of_one_kind),
     **dict.fromkeys(("cp", "mv"), _cp_or_mv),
-    "rm": _uses(
-        "write", "-dfiIrRv --dir --force --interactive[=] --one-file-system --recursive --verbose",
-        below="-r -R --recursive",
-    ),
-    "unlink": _uses("write", ""),
-    "rmdir": _uses("write", "-pv --ignore-fail-on-non-empty --parents --verbose"),
-    "mkdir": _uses("write", "-pv -m: --mode= --parents --verbose"),
-    "truncate": _uses("write", "-co -r:list -s: --no-create --reference=list --size="),
-    "touch": _uses("write", "-acfhm -d: -r:list -t: --date= --no-create --reference=list"),
-    **dict.fromkeys(("chmod", "chown", "chgrp"), _uses(
-        "write", "-cfhRv --changes --no-dereference --quiet --recursive --verbose", below="-R --recursive", text=""
-    )),
+    "sort": _sort,
+    "uniq": _uniq,
     "curl": _curl,
     **dict.fromkeys(("test", "["), _test),
-    "date": _uses("", "-ujR -I[] -d: -f:read -r:list -s: --date= --file=read --iso-8601[=] --reference=list --utc"),
-    "cd": _uses("", "-LPe"),
-}  # fmt: skip
+}

@@ -2,18 +2,17 @@
 
 The repository itself (.git) is not named in the line and is no effect. The top of the work tree cannot be
 determined either, so what concerns all of it concerns the whole file system that the command runs in: /workspace, /tmp.
-Most subcommands read, or write, whatever is in the repository; only those that take nothing but paths are about these.
+Subcommands read, or write, whatever is in the repository.
 Settings, hooks and aliases of a repository can run programs; that too is nothing a line says, so aliases are opaque,
 and so is a line that changes other settings than a few harmless ones.
 """
 
 import re
 from collections.abc import Callable
-from functools import partial
 
 from gateway.policy.programs.call import UNREAD_REASON, Call, Describe
-from gateway.policy.programs.options import Parsed, read_options
-from gateway.policy.programs.paths import absolute
+from gateway.policy.programs.options import read_options
+from gateway.policy.programs.paths import Access, absolute
 from gateway.policy.programs.starts import refuse_options
 from gateway.policy.shell_names import behind_nuls
 from gateway.policy.words import Word, names
@@ -43,28 +42,18 @@ _HARMLESS_CONFIG = re.compile(
     re.DOTALL,
 )
 
-# Options that name no file, but for -F: letters of subcommands that look, that change, that take paths and that speak
-# to others, and names of them all.
+# Options that name no file: letters of subcommands that look, that change and that speak to others, and names of them.
 _LOOKS = "-#abcdghilmpqrstuvwzDEHIMPRW -n: -e: -A: -B: -C[] -G: -L: -S: -U[]"
-_CHANGES = "-abcdfiklnoqrsuvxB -m: -F:read --file=read"
-_PATHS = "-adfnpqruvxANSWX"
-_SPEAKS = "-afnpqtuv46 -b: -d -o: --branch="
-_NAMES = """--abbrev-commit --abbrev-ref[=] --abbrev[=] --abort --add --after= --all --allow-empty --always --amend
-    --annotate --author= --auto --autostash --bare --before= --branches[=] --branch[=] --cached --check --color[=]
-    --contains[=] --continue --count --create= --date= --decorate[=] --delete --depth= --detach --diff-filter=
-    --dirty[=] --discard-changes --dry-run --exclude-standard --exit-code --ff --ff-only --filter= --find-renames[=]
-    --first-parent --fixup= --follow --follow-tags --force --force-with-lease[=] --format[=] --function-context
-    --git-dir --graph --grep= --hard --heads --ignore-all-space --ignore-case --ignore-space-change --ignore-unmatch
-    --ignored[=] --include --include-untracked --index --initial-branch= --intent-to-add --is-ancestor
-    --is-inside-work-tree --keep --keep-index --line-number --list --long --max-count= --merged[=] --merges --message=
-    --minimal --mirror --mixed --modified --move --name-only --name-status --no-checkout --no-color --no-commit
-    --no-decorate --no-edit --no-ext-diff --no-ff --no-merged[=] --no-merges --no-patch --no-rebase --no-tags
-    --no-textconv --no-verify --numstat --oneline --only --onto= --origin= --others --ours --patch --points-at=
-    --porcelain[=] --pretty[=] --progress --prune --push --quiet --quit --rebase[=] --recurse-submodules[=]
-    --recursive --refs --remotes[=] --reverse --set-upstream --set-upstream-to= --shortstat --short[=] --show-current
-    --show-stash --show-toplevel --signoff --since= --single-branch --skip[=] --soft --sort= --squash --staged
-    --stat[=] --summary --symbolic-full-name --tags[=] --theirs --track[=] --trailer= --unified[=] --until=
-    --untracked-files[=] --update --verbose --verify --word-diff[=] --worktree"""
+_CHANGES = "-abcdfiklnoqrsuvxAB -m:"
+_SPEAKS = "-afnpqtuv46 -d -o:"
+_NAMES = """--abbrev-commit --abbrev-ref[=] --abbrev[=] --abort --all --allow-empty --amend --author= --branch[=]
+    --cached --check --color[=] --contains[=] --continue --count --create= --date= --decorate[=] --delete --exit-code
+    --ff --ff-only --first-parent --follow --force --force-with-lease[=] --format[=] --graph --grep= --hard
+    --is-inside-work-tree --list --long --max-count= --merged[=] --merges --message= --mixed --name-only --name-status
+    --no-color --no-commit --no-edit --no-ff --no-merges --no-patch --no-rebase --no-tags --no-verify --numstat
+    --oneline --onto= --ours --patch --porcelain[=] --pretty[=] --prune --quiet --rebase[=] --remotes[=] --reverse
+    --set-upstream --set-upstream-to= --shortstat --short[=] --show-current --show-toplevel --since= --soft --sort=
+    --staged --stat[=] --tags[=] --theirs --track[=] --unified[=] --until= --update --verbose --verify --word-diff[=]"""
 _SHOWS_CONTENT = "-c -m -p -u -v -G -L -S -U -W --check --function-context --patch --unified --verbose --word-diff"
 # Options with which subcommands start another program, all of them or some.
 _STARTS = """--exec --ext-diff --textconv --upload-pack --receive-pack --gpg-sign --show-signature --verify-signatures
@@ -82,7 +71,6 @@ _MORE_STARTS = {
     "tag": "-e -s -u --sign --local-user",
 }
 _LIMIT_GLOBAL_WORDS = 64
-_PLAIN_PATH = re.compile(r"[^:*?\[\\][^*?\[\\]*")
 # With any value but these, git pull may rebase as `git rebase -i` does.
 _REBASES = re.compile(r"--reb[a-z]*=(?!(?:true|false|merges|m)\Z)|-[a-zA-Z46]*r.")
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://|([A-Za-z0-9._-]+@)?([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):(?!//)")
@@ -116,7 +104,7 @@ def _after_global_options(call: Call) -> tuple[Word, ...]:
         ):
             return words
         if option == "-C":
-            call.file(value, "read_below", dash=False)
+            call.file(value, "read", below=True, dash=False)
             paths = absolute(value.text, call.directories) if value.literal is not None else (None,)
             call.directories = tuple(filter(None, paths)) if None not in paths else None
         place += 2
@@ -159,128 +147,88 @@ def _refuse_starts(call: Call, name: str) -> None:
         call.refuse(f"git {name} can run other programs")
 
 
-def _parsed(call: Call, options: str = _LOOKS) -> Parsed:
-    return read_options(call, f"{_NAMES} {options}", strict=True)
-
-
-def _everything(call: Call, *roles: str) -> None:
+def _everything(call: Call, *kinds: Access) -> None:
     """Take in all that may be in the work tree, of which only a directory somewhere inside is known."""
-    for role in roles:
-        if call.directories is None:
-            call.unknown(role)
+    for kind in kinds:
         for directory in call.directories or ():
-            call.file(Word("/" + directory.lstrip("/").partition("/")[0]), role)
+            call.file(Word("/" + directory.lstrip("/").partition("/")[0]), kind, below=True)
+        if call.directories is None:
+            call.lose("git runs in a directory that is not known", kind)
 
 
-def _about_all(*roles: str, options: str = _LOOKS, only_with: str = "", of_paths: bool = False) -> Subcommand:
+def _about_all(*kinds: Access, options: str = _LOOKS, only_with: str = "") -> Subcommand:
     """Return a description of a subcommand that does this to all of the work tree, whatever its operands are.
 
-    With `only_with` it does so with one of these options alone, and `of_paths` with any operand too.
+    With `only_with` it does so with one of these options alone, and what changes anything also with paths.
     """
 
     def describe(call: Call) -> None:
-        parsed = _parsed(call, options)
-        if not only_with or parsed.has(*only_with.split()) or (of_paths and parsed.operands):
-            _everything(call, *roles)
+        parsed = read_options(call, f"{_NAMES} {options}")
+        if call.name == "git init":  # elsewhere, too
+            call.files(parsed.operands, "write", below=True, dash=False)
+        if not only_with or parsed.has(*only_with.split()) or (options == _CHANGES and parsed.operands):
+            _everything(call, *kinds)
 
     return describe
 
 
-_changes = _about_all("read_below", "write_below", options=_CHANGES)
-
-
 def _config(call: Call) -> None:
-    """Take in git config: a list of all settings may have secrets, and those of the user are in some other file."""
     if not _HARMLESS_CONFIG.fullmatch(behind_nuls(call.words)):
         call.refuse("git config changes a setting that may run programs")
     texts = {word.literal for word in call.words}
     if texts & {"-l", "--list", "list", "--get-regexp"}:
-        _everything(call, "read_below")
+        _everything(call, "read")  # a list of all settings may have secrets
     if "--global" in texts:
         call.lose("the settings of the user are in a file that the line does not name")
 
 
 def _shows(call: Call) -> None:
     # A file outside of the repository is shown as well.
-    call.files(_parsed(call).operands, "read_below", dash=False)
-    _everything(call, "read_below")
+    call.files(read_options(call, f"{_NAMES} {_LOOKS}").operands, "read", below=True, dash=False)
+    _everything(call, "read")
 
 
-def _on_paths(call: Call, *, role: str, options: str = _PATHS) -> None:
-    """Take in a subcommand whose operands are nothing but patterns of paths; without any it is about all of them."""
-    paths = _parsed(call, options).operands
-    # git expands quoted patterns too, and a leading colon has a meaning of its own (:/ is the top, :! is all but).
-    if not paths or not all(_PLAIN_PATH.fullmatch(word.text) for word in paths):
-        _everything(call, role)
-    else:
-        call.files(paths, role, dash=False)
+def _remotes(call: Call) -> None:
+    """Take in the other repository, the first operand: a URL, or a name that the settings of this one explain."""
+    operands = read_options(call, f"{_NAMES} {_SPEAKS}").operands
+    if call.name == "git remote":
+        operands = operands[2:] if operands and operands[0].literal in ("add", "set-url") else []
+    if call.name in ("git clone", "git pull"):
+        _everything(call, "read", "write")
+    for word in operands[:1]:
+        if word.kind != "literal" or "::" in word.text:
+            call.refuse("the remote of git is not a plain name or URL")
+        elif word.text.lower().startswith((".", "file:")) or ("/" in word.text and not _URL.match(word.text)):
+            call.lose("the other repository is a directory")
+        elif not _URL.match(word.text):
+            for kind in ("read", "write"):  # where no remote has the name it is a path
+                call.file(word, kind, below=True, dash=False, possible=True)
+    if call.name == "git clone":
+        call.lose(UNREAD_REASON)
 
 
-def _checkout(call: Call) -> None:
-    first = call.words[0].literal if call.words else None
-    if first == "--":
-        _on_paths(call, role="write_below")
-    elif not (len(call.words) == 2 and first in ("-b", "-c") and (call.words[1].literal or "-")[0] != "-"):
-        _changes(call)  # and not a new branch here
-
-
-def _remotes(call: Call, *, into: bool = False, pull: bool = False) -> None:
-    """Take in the other repository, the first operand: a URL, or a name that the settings of this one explain.
-
-    `into`: the second one, or what the first one is named after, is a new directory. `pull`: the work tree changes.
-    """
-    parsed = _parsed(call, _SPEAKS)
-    _everything(call, *(("read_below", "write_below") if pull else ()))
-    for word in parsed.operands[:1]:
-        _other(call, word)
-    for word in (parsed.operands[1:2] or parsed.operands[:1]) if into else ():
-        name = re.split(r"[/:]", word.text.rstrip("/"))[-1].removesuffix(".git") or "."
-        call.file(word if parsed.operands[1:] else Word(name, word.kind), "write_below", dash=False)
-
-
-def _other(call: Call, word: Word) -> None:
-    if word.kind != "literal" or "::" in word.text:
-        call.refuse("the remote of git is not a plain name or URL")
-    elif word.text.lower().startswith("file:"):
-        call.lose("the other repository is a directory")
-    elif _URL.match(word.text):
-        return
-    elif word.text.startswith(".") or "/" in word.text:
-        call.lose("the other repository is a directory")
-    else:
-        for role in ("read_below", "write_below"):  # where no remote has the name it is a path
-            call.file(word, role, dash=False, possible=True)
-
-
-def _remote(call: Call) -> None:
-    operands = _parsed(call, _SPEAKS).operands
-    if operands and operands[0].literal in ("add", "set-url"):
-        for word in operands[2:]:
-            _other(call, word)
+def _unread(call: Call) -> None:
+    call.lose(UNREAD_REASON)
 
 
 _DESCRIBED: dict[str, Subcommand] = {
     "branch tag rev-parse rev-list describe symbolic-ref for-each-ref show-ref merge-base name-rev count-objects fsck"
     " gc prune version cherry shortlog": _about_all(),
-    "log reflog status": _about_all("read_below", only_with=_SHOWS_CONTENT),
+    "log reflog status": _about_all("read", only_with=_SHOWS_CONTENT),
     "diff show whatchanged diff-tree diff-index diff-files blame annotate grep": _shows,
-    "add stage": partial(_on_paths, role="read_below"),
-    "rm clean restore": partial(_on_paths, role="write_below"),
-    "init": partial(_on_paths, role="write_below", options="-q -b:"),
-    "commit": _about_all("read_below", options=_CHANGES, only_with="-a --all -i -o --include --only", of_paths=True),
-    "checkout switch": _checkout,
-    "merge rebase cherry-pick revert reset stash mv bisect": _changes,
-    "fetch push ls-remote": _remotes,
-    "clone": partial(_remotes, into=True),
-    "pull": partial(_remotes, pull=True),
-    "remote": _remote,
-    "ls-files ls-tree check-ignore": _about_all("list_below"),
+    "add stage": _about_all("read", options=_CHANGES),
+    "commit": _about_all("read", options=_CHANGES, only_with="-a --all -i -o --include --only"),
+    "checkout switch merge rebase cherry-pick revert reset stash mv bisect rm clean restore init": _about_all(
+        "read", "write", options=_CHANGES
+    ),
+    "fetch push ls-remote pull remote clone": _remotes,
+    "ls-files ls-tree check-ignore": _about_all("list"),
     "config": _config,
     # They start no program, and what else they do with files is not read. Not here: send-pack, which is a push.
     "am apply archive bundle cat-file check-attr check-mailmap check-ref-format checkout-index column commit-graph"
-    " commit-tree fast-export format-patch hash-object index-pack merge-file merge-tree mktag mktree notes pack-objects"
-    " pack-refs patch-id range-diff read-tree repack replace rerere show-branch sparse-checkout stripspace submodule"
-    " update-index update-ref var verify-pack worktree write-tree": lambda call: call.lose(UNREAD_REASON),
+    " commit-tree fast-export format-patch hash-object index-pack merge-file merge-tree mktag mktree notes"
+    " pack-objects pack-refs patch-id range-diff read-tree repack replace rerere show-branch sparse-checkout stripspace"
+    " submodule update-index update-ref var verify-pack worktree write-tree": _unread,
 }
 SUBCOMMANDS = {name: describe for names, describe in _DESCRIBED.items() for name in names.split()}
 

@@ -1,15 +1,13 @@
-"""Reading a program's options as getopt_long does, and what each option's argument is to the program.
+"""Reading a program's options as getopt_long does.
 
 The options of a program are written as one text:
 
     -abc        flags                       -a#         digits are flags too (head -20)
-    -n:         takes text                  -o:write    takes a file that it writes
-    -i[]        text, attached or not at all
-    --lines=    takes text                  --output=write
-    --color[=]  text after "=" or none      --verbose   a flag
+    -n:         takes a word                -i[]        takes what is attached to it, or nothing
+    --lines=    takes a word                --color[=]  takes what stands behind "=", or nothing
+    --verbose   a flag
 
-Roles: text (left empty), read, write, list; with `_below` for all that is in a directory; `names` for a file with the
-names of files. An option that is not written there could use any file.
+An option that is not written there could do anything.
 """
 
 import re
@@ -17,20 +15,16 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import NamedTuple
+from typing import Literal
 
 from gateway.policy.programs.call import Call
-from gateway.policy.programs.paths import leads_with_dash
+from gateway.policy.programs.paths import Access, leads_with_dash
 from gateway.policy.words import Word
 
-_OPTION = re.compile(r"(--?)([^:=\[]+)(:|=|\[=?\])?([a-z_]*)")
+_OPTION = re.compile(r"(--?)([^:=\[]+)(:|=|\[=?\])?")
 
-
-class Option(NamedTuple):
-    """What follows an option: `takes` is nothing, a word, or a word that is attached to it if there is one."""
-
-    takes: str
-    role: str
+Takes = Literal["nothing", "word", "attached"]
+"""What follows an option; `attached` is a word that is attached to it if there is one."""
 
 
 @dataclass
@@ -50,38 +44,43 @@ class Parsed:
 
 
 @cache
-def compile_options(text: str) -> dict[str, Option]:
+def compile_options(text: str) -> dict[str, Takes]:
     """Return the options that a text describes, by their names with dashes. Raises ValueError for a malformed text."""
-    known: dict[str, Option] = {}
+    known: dict[str, Takes] = {}
     for word in text.split():
         match = _OPTION.fullmatch(word)
         if match is None:
             raise ValueError(f"{word!r} describes no option")
-        dashes, name, mark, role = match.groups()
-        takes = {None: "nothing", ":": "word", "=": "word"}.get(mark, "attached")
+        dashes, name, mark = match.groups()
+        takes: Takes = "nothing" if mark is None else "word" if mark in (":", "=") else "attached"
         letters = [name] if dashes == "--" else name.replace("#", "0123456789")
-        known |= {dashes + each: Option(takes, role) for each in letters}
+        known |= {dashes + each: takes for each in letters}
     return known
 
 
-def after_text(operands: list[Word]) -> list[Word]:
-    """Return the operands after the first one, which is text (a pattern, a script).
-
-    Where the shell could put another number of words in its place, those may be files too.
-    """
-    return operands if any(not word.one_word for word in operands[:1]) else operands[1:]
+def after_first(operands: list[Word]) -> tuple[list[Word], list[Word]]:
+    """Return the first operand, which is text, and those after it; where none or several may stand there, that too."""
+    first = operands[:1]
+    return first, operands if any(not word.one_word for word in first) else operands[1:]
 
 
-def read_options(call: Call, options: str, *, runs: bool = False, strict: bool = False, permute: bool = True) -> Parsed:
-    """Take a call's words apart, and take in the arguments of options by their roles.
+def read_options(
+    call: Call, options: str, *kinds: Access, runs: bool = False, harmless: bool = False, permute: bool = True
+) -> Parsed:
+    """Take a call's words apart.
 
-    What is not known is passed over, and the call loses what it may use. `runs` says that an option of the program can
-    run another one, so that what is not known refuses the call. With `strict` no word may turn out to be an option;
-    else those of the table are what it could be. Without `permute` options end at the first operand.
+    What is not known, or may turn out to be an option, is passed over, and the call may use any file in these `kinds`
+    of ways. `runs` says that an option of the program can run another one, so that it refuses the call; `harmless` that
+    none names a file, so that a word may turn out to be any. Without `permute` options end at the first operand.
     """
     known = compile_options(options)
-    give_up = call.refuse if runs else call.lose
-    roles = sorted({option.role for option in known.values()})
+
+    def give_up(why: str) -> None:
+        if runs:
+            call.refuse(why)
+        else:
+            call.lose(why, *kinds)
+
     parsed = Parsed()
     words = deque(call.words)
     while words:
@@ -93,26 +92,19 @@ def read_options(call: Call, options: str, *, runs: bool = False, strict: bool =
         elif word.literal is not None and word.text.startswith("-") and word.text != "-":
             _take_options(word.text, words, known, parsed, give_up)
         else:
-            if word.kind != "literal" and leads_with_dash(word):
-                if runs or strict:
-                    give_up(f"{word.text} could become an option of {call.name}; write -- or ./ before it")
-                for role in roles:
-                    call.unknown(role)
+            if word.kind != "literal" and leads_with_dash(word) and not harmless:
+                give_up(f"{word.text} could become an option of {call.name}; write -- or ./ before it")
             parsed.operands.append(word)
             if not permute:
                 break
     parsed.operands.extend(words)
-    for name, value in parsed.given:
-        if value is not None:
-            call.file(value, known[name].role)
     return parsed
 
 
-def _assigned(known: dict[str, Option], word: Word) -> tuple[str, Word] | None:
+def _assigned(known: dict[str, Takes], word: Word) -> tuple[str, Word] | None:
     """Return the option and the value in `--name=$value`, None where it is not surely that."""
     name, equals, before = word.prefix.partition("=")
-    option = known.get(name)
-    if word.kind == "literal" or not equals or option is None or option.takes == "nothing":
+    if word.kind == "literal" or not equals or known.get(name, "nothing") == "nothing":
         return None
     if not word.text.startswith(f"{name}=") or (word.kind == "expansion" and not word.single):
         return None
@@ -120,16 +112,16 @@ def _assigned(known: dict[str, Option], word: Word) -> tuple[str, Word] | None:
 
 
 def _take_options(
-    text: str, words: deque[Word], known: dict[str, Option], parsed: Parsed, give_up: Callable[[str], None]
+    text: str, words: deque[Word], known: dict[str, Takes], parsed: Parsed, give_up: Callable[[str], None]
 ) -> None:
     """Take in a word with one long option or several letters, and the argument that stands behind it."""
     for name, attached in _named(text, known):
-        option = known.get(name)
-        if option is None or (option.takes == "nothing" and attached is not None):
+        takes = known.get(name)
+        if takes is None or (takes == "nothing" and attached is not None):
             give_up(f"the option {name} is not known here")
             return
         value = Word(attached) if attached is not None else None
-        if option.takes == "word" and value is None:
+        if takes == "word" and value is None:
             if not words:
                 give_up(f"the option {name} has no argument")
                 return
@@ -140,7 +132,7 @@ def _take_options(
         parsed.given.append((name, value))
 
 
-def _named(text: str, known: dict[str, Option]) -> Iterator[tuple[str, str | None]]:
+def _named(text: str, known: dict[str, Takes]) -> Iterator[tuple[str, str | None]]:
     """Yield the options in a word, each with the text that is attached to it."""
     if text.startswith("--"):
         name, equals, value = text.partition("=")
@@ -148,7 +140,7 @@ def _named(text: str, known: dict[str, Option]) -> Iterator[tuple[str, str | Non
         return
     for place, letter in enumerate(text[1:], 2):
         name = f"-{letter}"
-        if name in known and known[name].takes != "nothing":
+        if known.get(name, "nothing") != "nothing":
             yield name, text[place:] or None
             return
         yield name, None

@@ -1,7 +1,7 @@
 """Which file a written path means, seen from the directories that a command may run in."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from gateway.policy.globs import PathGlob, escaped, path_problem, read_glob
@@ -14,9 +14,11 @@ NO_FILES = frozenset(
     f"/dev/{name}" for name in ("null", "zero", "full", "random", "urandom", "stdin", "stdout", "stderr", "tty")
 )
 """Streams of the command itself, or nothing."""
-_WILDCARDS = "*?["
+_WILDCARD = re.compile(r"[*?\[]")
 _ANY = re.compile(r"\[.*\]|\?", re.DOTALL)
 _REPEATED = re.compile(r"\*+")
+# A part of a pattern that is ".." or may turn out to be. Quoting is lost, so a bracket may hold anything.
+_MAY_CLIMB = re.compile(r"\.(\*+|\**[.?]\**|.*\[.*)", re.DOTALL)
 _STREAM = re.compile(r"-|/+(dev|proc)/.*", re.DOTALL)
 # Links of a process to its working directory, to / and to what it has open.
 _LINKS = frozenset({"cwd", "root", "fd", "map_files"})
@@ -44,8 +46,8 @@ class FileUse:
 
     `path` is absolute and normalised. With `glob`, a path glob as rules have them, it is whatever that matches and
     `path` is None. With `below` it is a directory and the command may touch anything in it, itself too (`cp -r src`,
-    `git add .`). Neither of both: the line does not determine which file it is. `possible`: it is this file only if
-    another one turns out to be a directory, so rules may forbid it and none has to allow it.
+    `git add .`). Neither of both: the line does not determine which file it is, and `why` may say more for people.
+    `possible`: it is this file only perhaps, so rules may forbid it and none has to allow it.
     """
 
     path: str | None
@@ -53,6 +55,7 @@ class FileUse:
     below: bool = False
     possible: bool = False
     glob: str | None = None
+    why: str = field(default="", compare=False)
 
 
 def located(
@@ -60,23 +63,25 @@ def located(
 ) -> tuple[FileUse, ...]:
     """Return what a word may name; of a pattern that shells read in different ways, all of the directory."""
     if word.kind == "literal":
-        paths = absolute(word.text, directories)
-        return tuple(FileUse(path, access, below and path is not None, possible) for path in paths)
-    unknown = FileUse(None, access, possible=possible)
-    if word.kind != "glob" or any(_may_climb(part) for part in word.text.split("/")):
-        return (unknown,)
-    first = next((place for place, character in enumerate(word.text) if character in _WILDCARDS), len(word.text))
-    cut = word.text.rfind("/", 0, first) + 1
+        return tuple(_use(path, access, below, possible) for path in absolute(word.text, directories))
+    wildcard = _WILDCARD.search(word.text) if word.kind == "glob" else None
+    if wildcard is None or any(map(_MAY_CLIMB.fullmatch, word.text.split("/"))):
+        return (_use(None, access, below, possible),)
+    cut = word.text.rfind("/", 0, wildcard.start()) + 1
     glob, found = _as_glob(word.text[cut:]), []
     for directory in absolute(word.text[:cut] or ".", directories):
         meant = _inside(directory, glob) if directory is not None and glob is not None else None
-        if directory is None or (meant is not None and may_meet(_PROC, meant)):
-            found.append(unknown)
-        elif meant is None:
-            found.append(FileUse(directory, access, below=True, possible=possible))
+        if meant is None or may_meet(_PROC, meant):
+            found.append(_use(directory if meant is None else None, access, below=True, possible=possible))
         else:
             found.append(FileUse(None, access, below, possible, meant.text))
     return tuple(found)
+
+
+def _use(path: str | None, access: Access, below: bool, possible: bool) -> FileUse:
+    if path is None or (below and f"{path}/".startswith("/proc/")):  # there are links to anywhere
+        return FileUse(None, access, possible=possible)
+    return FileUse(path, access, below, possible)
 
 
 def _inside(directory: str, glob: str) -> PathGlob | None:
@@ -124,13 +129,3 @@ def may_be_none(word: Word) -> bool:
 def _is_elsewhere(path: str) -> bool:
     """Return whether a path leads through a link of a process: /proc/self/cwd/x is a file here."""
     return path.startswith("/proc/") and not _LINKS.isdisjoint(path.split("/")[3:])
-
-
-def _may_climb(part: str) -> bool:
-    """Return whether a part of a glob is `..` or could be expanded to it."""
-    if part == ".." or not part.startswith("."):
-        return part == ".."
-    # Quoting is lost here, so a bracket is taken for whatever it may hold.
-    rest = part.replace("*", "")
-    is_wild = any(wild in part for wild in _WILDCARDS)
-    return is_wild and ("[" in part or (len(rest) <= len("..") and set(rest) <= set(".?")))

@@ -7,7 +7,7 @@ import re
 from dataclasses import replace
 
 from gateway.policy.programs.call import Call, Describe
-from gateway.policy.programs.options import after_text, read_options
+from gateway.policy.programs.options import after_first, read_options
 from gateway.policy.programs.paths import is_stream
 from gateway.policy.variables import may_assign
 
@@ -45,13 +45,12 @@ _AWK_STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
 _AWK_WRITES = re.compile(r">(?!=)|(?<!\|)\|(?!\|)")
 _AWK_ENDS = re.compile("[;}]")
 _AWK_RUNS = re.compile(r"system|getline|\|&|@[A-Za-z_/]|ARGV|ARGC|FUNCTAB|PROCINFO|/inet")
-_MAKE = """-bBdehikLmnNpqrRsStvw -C:list -f:read -I:list -j[] -l[] -o: -O[] -W: --always-make --directory=list --dry-run
-    --file=read --ignore-errors --include-dir=list --jobs[=] --just-print --keep-going --load-average[=] --makefile=read
+_MAKE = """-bBdehikLmnNpqrRsStvw -C: -f: -I: -j[] -l[] -o: -O[] -W: --always-make --directory= --dry-run
+    --file= --ignore-errors --include-dir= --jobs[=] --just-print --keep-going --load-average[=] --makefile=
     --no-builtin-rules --no-print-directory --output-sync[=] --print-data-base --print-directory --question --quiet
     --recon --silent --touch --trace --version --warn-undefined-variables"""
 # A value of a variable of make that is no command.
 _PLAIN_VALUE = re.compile(r"[A-Za-z0-9_.,:/@%+-]*")
-_ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=.*", re.DOTALL)
 
 
 def _sed(call: Call) -> None:
@@ -62,10 +61,9 @@ def _sed(call: Call) -> None:
         --version""",
         runs=True,  # -e, -f
     )
-    scripts = parsed.values("-e", "--expression")
-    files = parsed.operands
+    scripts, files = parsed.values("-e", "--expression"), parsed.operands
     if not scripts:
-        scripts, files = files[:1], after_text(files)
+        scripts, files = after_first(files)
     call.files(files, "read")
     if parsed.has("-i", "--in-place"):
         call.files(files, "write", dash=False)
@@ -99,16 +97,13 @@ def _awk(call: Call) -> None:
         --sandbox --version""",
         runs=True,
     )  # -f, -i, -l, -E
-    operands = parsed.operands
-    if operands:
-        program = operands[0]
+    programs, files = after_first(parsed.operands)
+    call.files(files, "read")
+    for program in programs:
         if program.kind != "literal":
             call.refuse("the program of awk is not literal")
         elif (problem := _awk_problem(program.text)) is not None:
             call.refuse(f"the program of awk is not understood: {problem}")
-    for word in after_text(operands):
-        if word.kind != "literal" or not _ASSIGNMENT.fullmatch(word.text):
-            call.file(word, "read")
 
 
 def _awk_problem(program: str) -> str | None:
@@ -131,7 +126,8 @@ def read_script(call: Call) -> None:
     """An interpreter with a script by name: the script is read."""
     for word in call.words:
         if word.kind != "literal":
-            call.unknown("read")
+            call.lose(f"{word.text} may be an option or any script", "read")
+            call.file(word, "read")
             return
         if word.text in ("-c", "-e", "-m", "-E", "-p", "--eval", "-"):
             return
@@ -143,7 +139,9 @@ def read_script(call: Call) -> None:
 def _make(call: Call) -> None:
     """Take in where make works and what it reads. It may run what stands in the line, and not only in a makefile."""
     parsed = read_options(call, _MAKE, runs=True)
+    call.files(parsed.values("-C", "-I", "--directory", "--include-dir"), "list")
     for value in parsed.values("-f", "--file", "--makefile"):
+        call.file(value, "read")
         if value.literal is None or is_stream(value.text):
             call.refuse(f"{call.name} takes its makefile from {value.text}, which may be its input")
     for word in parsed.operands:

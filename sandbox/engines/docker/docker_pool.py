@@ -15,7 +15,6 @@ The steps of a claim, all behind the gate of the thread's lock, and what a crash
 import asyncio
 import dataclasses
 import logging
-from collections.abc import Sequence
 from functools import partial
 
 from sandbox.client.channel import Channel
@@ -27,19 +26,16 @@ from sandbox.engines.docker.engine_setup import BundleBroken
 from sandbox.engines.docker.lock_directory import let_go, retired
 from sandbox.engines.docker.parts import Parts
 from sandbox.engines.handshake import introduced
+from sandbox.engines.pooled_checks import refuse_used, settled
 from sandbox.engines.pooled_sandbox import PooledRefused, PoolKind, pooled_id
 from sandbox.errors import EngineUnavailable, SandboxError, SandboxUnavailable, reason_of
-from sandbox.protocols import EntriesPage, ProcessList
 from sandbox.sandbox import Owner, Sandbox, SandboxSpec, owner_of
 from sandbox.thread_lock import Note, ThreadLock
-from sandbox.usage import Health
 from sandbox.v1 import channel_pb2 as pb
 
 log = logging.getLogger(__name__)
 
 _FROM_POOL = "it was made ahead, for the pool"
-# Every place that tool code can write to.
-_EMPTY = ("/workspace", "/tmp", "/dev/shm")  # noqa: S108
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -258,45 +254,6 @@ class DockerPool:
                 await self.parts.claims.take(owner, pooled)
                 return True
         return False
-
-
-async def refuse_used(sandbox: ChannelSandbox, pids: int) -> None:
-    """Raise PooledRefused for a sandbox in which something runs or lies; SandboxError when its daemon does not say.
-
-    Nothing can have been in it before its claim, for a pooled sandbox has no owner and no network. So whatever is found
-    there was not put there by any way that Airlock knows of, and is no reason to look closer: the pooled sandbox goes.
-    `pids` is what settled() returned of it.
-    """
-    health, listed, pages = await _asked(sandbox)
-    for _ in range(3):
-        if health.pids > pids:  # what answers just now has processes, too
-            health = await sandbox.health()
-    if listed.processes or listed.strays:
-        raise PooledRefused("a process runs in an unused pooled sandbox")
-    if health.pids > pids or health.memory_kills or health.pids_refused:
-        raise PooledRefused(f"{health.pids} processes and threads are in a pooled sandbox that had {pids}")
-    for path, page in zip(_EMPTY, pages, strict=True):
-        if page.entries:
-            raise PooledRefused(f"{path} of an unused pooled sandbox is not empty")
-
-
-async def settled(sandbox: ChannelSandbox) -> int:
-    """Return how many processes and threads the daemon itself has, once it has done what refuse_used() asks of it.
-
-    A process that starting left behind may take a while to end on a busy machine. Counted here, it would hide another
-    one later, so the fewest must be seen five times, within a second.
-    """
-    await _asked(sandbox)
-    seen: list[int] = []
-    while len(seen) < 50 and seen.count(min(seen, default=0)) < 5:
-        seen.append((await sandbox.health()).pids)
-        await asyncio.sleep(0.02)
-    return min(seen)
-
-
-async def _asked(sandbox: ChannelSandbox) -> tuple[Health, ProcessList, Sequence[EntriesPage]]:
-    pages = asyncio.gather(*(sandbox.files.ls(path, limit=1) for path in _EMPTY))
-    return await asyncio.gather(sandbox.health(), sandbox.processes.list(), pages)
 
 
 def refuse_other(pooled: DockerPooled, blueprint: Blueprint) -> None:

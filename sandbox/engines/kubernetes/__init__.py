@@ -3,6 +3,8 @@
     kubernetes_engine                       the engine, put together from the parts below
     parts                                   what they share: the objects of the cluster, records of threads, attachments
     creation, boot                          how a sandbox comes up: its Pod, the claim of its relay, the handshake
+    kubernetes_pool                         sandboxes made ahead of demand
+    unowned                                 Pods and claims without an owner: taken or removed, by compare-and-swap
     endings                                 how sandboxes are stopped and removed, one or all of a tenant
     reconciliation                          what dead processes left
     listing                                 what lists show of sandboxes
@@ -16,7 +18,7 @@
     mirror                                  a copy of Pods and Leases, kept by watches
     pods                                    what a Pod's status means
     manifests                               the objects: all isolation that a Pod has
-    refusals                                what the cluster forbids, and what to do
+    answers, refusals                       answers of the API, bounded; what the cluster forbids, and what to do
     kubernetes_requests                     the API: verbs, errors, retries, watches; imports kubernetes_asyncio
 
 The cluster sees digests and sizes; the names of threads are in the records of Leases alone (records.py).

@@ -17,11 +17,9 @@ from sandbox.engines.kubernetes.manifests import RELAY_PORT
 from sandbox.engines.kubernetes.parts import Parts
 from sandbox.engines.kubernetes.pods import Pod
 from sandbox.engines.kubernetes.records import Record
-from sandbox.engines.kubernetes.setup import unclaimed_name
 from sandbox.engines.posture import MOVING_VERSION, HostKernel, weaknesses
 from sandbox.errors import DaemonLost, PostureTooWeak, SandboxUnavailable
 from sandbox.sandbox import Owner, SandboxSpec
-from sandbox.tls.identity import sandbox_name
 from sandbox.v1 import channel_pb2 as pb
 
 log = logging.getLogger(__name__)
@@ -70,13 +68,8 @@ class Boot:
     async def started(self, owner: Owner, record: Record, body: Made) -> Attached:
         """Create a Pod, claim it and attach to its daemon, which has answered. Raises SandboxError."""
         parts = self.parts
-        await parts.namespaces.create(PODS, body)
-        pod = await self._addressed(record.sandbox, body)
-        site, host = parts.site, pod.address
-        identity = parts.setup.authority.sandbox_identity(
-            sandbox_name(site.instance, record.sandbox, owner, record.epoch)
-        )
-        relay = parts.address(host, unclaimed_name(site, owner[0]))
+        pod = await self.placed(body)
+        identity, relay = parts.identity(owner, record), parts.unclaimed(pod)
         claimed = False
 
         async def attached() -> Attached:
@@ -90,7 +83,12 @@ class Boot:
                 claimed = True
             return await parts.attach(owner, record, pod)
 
-        return await self._dialled(pod, attached)
+        return await self.dialled(pod, attached)
+
+    async def placed(self, body: Made) -> Pod:
+        """Create a Pod and return it once it has an address. Raises SandboxError."""
+        await self.parts.namespaces.create(PODS, body)
+        return await self._addressed(body["metadata"]["name"], body)
 
     async def verified(self, one: Attached, spec: SandboxSpec) -> pb.Posture:
         """Return the posture of a sandbox; raises SandboxError where it is another release's or weaker than asked."""
@@ -143,7 +141,7 @@ class Boot:
             "released by the cluster minutes after that node was lost"
         )
 
-    async def _dialled(self, pod: Pod, dial: Callable[[], Awaitable[_Value]]) -> _Value:
+    async def dialled(self, pod: Pod, dial: Callable[[], Awaitable[_Value]]) -> _Value:
         """Return what `dial` does once it gets through."""
         loop, pause_s = asyncio.get_running_loop(), _FIRST_DIAL_S
         deadline_s = loop.time() + _ANSWER_S

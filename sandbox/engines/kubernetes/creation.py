@@ -11,9 +11,9 @@ from sandbox.engines.kubernetes.boot import Boot
 from sandbox.engines.kubernetes.gates import Gate
 from sandbox.engines.kubernetes.kubernetes_requests import CLAIMS
 from sandbox.engines.kubernetes.parts import Parts
-from sandbox.engines.kubernetes.records import Record, owner_in
+from sandbox.engines.kubernetes.records import Record
 from sandbox.errors import EngineUnavailable, SandboxError, SandboxUnavailable, reason_of
-from sandbox.sandbox import Owner, Sandbox, SandboxSpec, owner_of
+from sandbox.sandbox import Sandbox, SandboxSpec, owner_of
 from sandbox.transition import MADE_OTHERWISE, STARTED_AGAIN, TAKEN
 
 log = logging.getLogger(__name__)
@@ -91,7 +91,7 @@ class Creation:
     async def _noted(self, gate: Gate, spec: SandboxSpec) -> Record:
         """Record what is about to be made, and make the claim of the thread's files if it has none."""
         parts, owner = self.parts, gate.owner
-        claim = gate.record.claim or await self._left_claim(owner)
+        claim = gate.record.claim or await parts.claim_left_of(owner)
         record = replace(
             gate.record,
             state="creating",
@@ -110,16 +110,6 @@ class Creation:
         if record.fresh:
             await parts.namespaces.create(CLAIMS, manifests.claim(parts.site, owner, record.claim, spec))
         return record
-
-    async def _left_claim(self, owner: Owner) -> str:
-        """Return the claim with a thread's files where its record was lost: no file goes for that."""
-        site = self.parts.site
-        found, _ = await self.parts.requests.list(
-            CLAIMS, site.namespace_of(owner), site.selector(kind="workspace", tenant=owner[0], thread=owner[1])
-        )
-        there = [made for made in found if owner_in(made) == owner and not made["metadata"].get("deletionTimestamp")]
-        there.sort(key=lambda made: str(made["metadata"]["creationTimestamp"]))
-        return str(there[0]["metadata"]["name"]) if there else ""
 
     async def _undone(self, gate: Gate, before: Record, error: BaseException, *, resumed: bool) -> None:
         """Remove a sandbox that did not come up, whether or not its creator waits for that, and leave the gate.

@@ -136,10 +136,13 @@ class Gates:
         self._local: dict[Owner, tuple[asyncio.Lock, int]] = {}
 
     @asynccontextmanager
-    async def entered(self, owner: Owner, *, make: bool = False, wait_s: float = WAIT_S) -> AsyncIterator[Gate | None]:
+    async def entered(
+        self, owner: Owner, *, make: bool = False, wait_s: float = WAIT_S, first: Record | None = None
+    ) -> AsyncIterator[Gate | None]:
         """Be behind a thread's gate; None where there is no Lease, unless it is to be made.
 
-        One that stays shut for longer raises SandboxUnavailable, or yields None if there was to be no waiting.
+        One that stays shut for longer raises SandboxUnavailable, or yields None if there was to be no waiting. With
+        `first` the Lease is made with that record, and where there is one already this yields None.
         """
         local, users = self._local.get(owner, (asyncio.Lock(), 0))
         self._local[owner] = local, users + 1
@@ -150,7 +153,8 @@ class Gates:
             if wait_s or not local.locked():
                 await _in_time(local.acquire(), max(wait_s, 1.0))
                 # To its end, also when the caller gives up: a gate that was shut meanwhile has to be opened.
-                entering = _retrieved(asyncio.ensure_future(self._entered(owner, given_up, make=make, wait_s=wait_s)))
+                work = self._first(owner, first) if first else self._entered(owner, given_up, make=make, wait_s=wait_s)
+                entering = _retrieved(asyncio.ensure_future(work))
                 gate = await asyncio.shield(entering)
             yield gate
         finally:
@@ -192,6 +196,19 @@ class Gates:
             now = datetime.fromtimestamp(self._clock(), UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
             made["spec"] = {"holderIdentity": self._process, "leaseDurationSeconds": LEASE_S, "renewTime": now}
         return made
+
+    async def _first(self, owner: Owner, record: Record) -> Gate | None:
+        """Return the gate of a Lease that this has made; None where there was one before."""
+        made = self.body(owner, record, holds=True)
+        try:
+            lease = await self.requests.create(LEASES, self.site.namespace, made)
+        except Conflict:  # also if an earlier attempt, whose answer was lost, has made it
+            found = await self.requests.get(LEASES, self.site.namespace, self._name(owner))
+            if found is None or found["spec"] != made["spec"] or Record.of(found) != record:
+                return None
+            lease = found
+        self.mirror.put(lease)
+        return Gate(self, owner, lease)
 
     async def _entered(self, owner: Owner, given_up: asyncio.Event, *, make: bool, wait_s: float) -> Gate | None:
         loop = asyncio.get_running_loop()

@@ -1,7 +1,7 @@
 """KubernetesEngine: sandboxes as Pods of a cluster, put together from the parts that this package has.
 
 What a Pod is made of is decided in manifests.py, and kubernetes_requests.py talks to the API. Later kinds of sandboxes
-(pooled ones, Sandboxes of agents.x-k8s.io) are further collaborators beside `boot`, behind the same records and gates.
+(Sandboxes of agents.x-k8s.io) are further collaborators beside `boot`, behind the same records and gates.
 """
 
 import asyncio
@@ -13,6 +13,7 @@ from sandbox.engines.kubernetes.allowance import Allowances, unlimited
 from sandbox.engines.kubernetes.boot import Boot, Inspection
 from sandbox.engines.kubernetes.creation import Creation
 from sandbox.engines.kubernetes.endings import Endings
+from sandbox.engines.kubernetes.kubernetes_pool import KubernetesPool
 from sandbox.engines.kubernetes.kubernetes_requests import KubernetesRequests
 from sandbox.engines.kubernetes.listing import Listing
 from sandbox.engines.kubernetes.manifests import Site
@@ -27,7 +28,7 @@ log = logging.getLogger(__name__)
 
 
 class KubernetesEngine:
-    """Satisfies sandbox.engines.engine.Engine.
+    """Satisfies sandbox.engines.engine.Engine; `pool` makes its pooled sandboxes.
 
     `site` says where the sandboxes are, and what the operator wants of each. Processes that share its instance share
     all they have; the engine closes `requests`. `inspection` judges a sandbox before it is used. A sandbox is not used
@@ -49,12 +50,13 @@ class KubernetesEngine:
         self._parts = parts = Parts(requests, site, Lifetime(lifetime_s, clock), on_transition, allowances)
         boot, listing = Boot(parts, inspection or Inspection()), Listing(parts)
         creation, workspaces = Creation(parts, boot), Workspaces(parts, boot)
+        self.pool = KubernetesPool(parts, boot)
         self._endings = endings = Endings(parts, listing)
         self._closed = False
 
         # The protocols' methods, each by the part that does it. Creator and Leasing:
         self.create, self.find = creation.create, creation.find
-        self.reconcile = Reconciliation(parts, boot).reconcile
+        self.reconcile = Reconciliation(parts, boot, self.pool).reconcile
         self.stop_idle, self.remove, self.remove_idle = endings.stop_idle, endings.remove, endings.remove_idle
         self.trim_stopped, self.remove_workspaces = endings.trim_stopped, endings.remove_workspaces
         # Register and Listing:
@@ -77,6 +79,7 @@ class KubernetesEngine:
         parts = self._parts
         try:
             await self._settled()
+            await self.pool.discard_all()
             if not keep_sandboxes:
                 running = [id_ for id_, runs in (await self.owned()).items() if runs] if parts.leases.items else []
                 await asyncio.gather(*(self._endings.remove_for(sandbox_id, STOPPING) for sandbox_id in running))

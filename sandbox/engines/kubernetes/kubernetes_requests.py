@@ -17,6 +17,7 @@ import aiohttp
 from kubernetes_asyncio import client, config
 from kubernetes_asyncio.config.config_exception import ConfigException
 
+from sandbox.engines.kubernetes.answers import lines, status_of, whole
 from sandbox.engines.kubernetes.refusals import forbidden
 from sandbox.errors import EngineUnavailable, SandboxUnavailable
 
@@ -32,12 +33,12 @@ _LONGEST_PAUSE_S = 5.0
 _PAGE = 500
 # The API ends a watch after so long, or this process does, if nothing says that the connection is dead.
 _WATCH_S = 240
-_ANSWER_LIMIT_BYTES = 64 * 1024 * 1024
-_EVENT_LIMIT_BYTES = 4 * 1024 * 1024
 _SHOWN = 500
 # What a namespace says that was just made, until controllers have seen it.
 _NOT_YET = ("error looking up service account", "status unknown for quota")
 _NOT_YET_S = 0.5
+_METHODS = {"create": "POST", "update": "PUT", "patch": "PATCH", "delete": "DELETE"}
+_MERGE = "application/merge-patch+json"
 
 
 @dataclass(frozen=True)
@@ -66,9 +67,12 @@ QUOTAS = Resource("", "v1", "resourcequotas")
 LIMIT_RANGES = Resource("", "v1", "limitranges")
 NAMESPACES = Resource("", "v1", "namespaces")
 
+# Of the warm pool, which there is in one namespace for all tenants.
+_OF_POOL: Mapping[Resource, frozenset[str]] = {PODS: frozenset({"get", "patch"}), CLAIMS: frozenset({"get", "patch"})}
+
 VERBS: Mapping[Resource, frozenset[str]] = {
-    PODS: frozenset({"create", "delete", "list", "watch"}),
-    CLAIMS: frozenset({"create", "delete", "list"}),
+    PODS: frozenset({"create", "delete", "list", "watch"}) | _OF_POOL[PODS],
+    CLAIMS: frozenset({"create", "delete", "list"}) | _OF_POOL[CLAIMS],
     LEASES: frozenset({"create", "delete", "get", "list", "update", "watch"}),
     SECRETS: frozenset({"create", "get", "update"}),
     NETWORK_POLICIES: frozenset({"create", "get", "update"}),
@@ -82,7 +86,9 @@ With a namespace for each tenant only the Leases are there, and the rest is aske
 
 CLUSTER_VERBS: Mapping[Resource, frozenset[str]] = {
     NAMESPACES: frozenset({"create", "delete", "get"}),
-    **{resource: verbs for resource, verbs in VERBS.items() if resource != LEASES},
+    **{
+        resource: verbs - _OF_POOL.get(resource, frozenset()) for resource, verbs in VERBS.items() if resource != LEASES
+    },
 }
 """All that is asked of the cluster with a namespace for each tenant: what a role grants in namespaces to come, it
 grants in all. So get and update of what is in NAMED are for objects of that name alone."""
@@ -170,6 +176,11 @@ class KubernetesRequests:
         """Replace an object and return it; Conflict if it has changed, None if it is gone."""
         return await self._ask("update", resource, namespace, made["metadata"]["name"], body=made)
 
+    async def swap(self, resource: Resource, namespace: str, name: str, version: str, metadata: Made) -> Made | None:
+        """Change an object's metadata if it is as it was at a version, and return it; as update() otherwise."""
+        body = {"metadata": {**metadata, "resourceVersion": version}}
+        return await self._ask("patch", resource, namespace, name, body=body)
+
     async def delete(self, resource: Resource, namespace: str, name: str, *, version: str = "") -> bool:
         """Begin to delete an object, return whether it was there. With `version` only as it was then, or Conflict."""
         body = {"preconditions": {"resourceVersion": version}} if version else {}
@@ -201,8 +212,8 @@ class KubernetesRequests:
             response = await self._send("watch", resource.path(namespace), "GET", query, None, timeout)
             async with response:
                 if response.status != 200:
-                    raise self._refusal("watch", resource, namespace, response.status, await _read(response), "")
-                async for line in _lines(response):
+                    raise self._refusal("watch", resource, namespace, response.status, await whole(response), "")
+                async for line in lines(response):
                     event = json.loads(line)
                     kind, made = str(event["type"]), event["object"]
                     if kind == "ERROR":
@@ -218,7 +229,7 @@ class KubernetesRequests:
         try:
             response = await self._send("get", path, "GET", {}, None, aiohttp.ClientTimeout(total=_TIMEOUT_S))
             async with response:
-                data = await _read(response)
+                data = await whole(response)
             if response.status in (200, 404):
                 return json.loads(data) if response.status == 200 else None, response.headers.get("Date", "")
             raise self._refusal("get", Resource("", "", path), "", response.status, data, "")
@@ -248,14 +259,14 @@ class KubernetesRequests:
         """Return the answer; None for 404."""
         if verb not in (VERBS.get(resource) or CLUSTER_VERBS.get(resource) or _OF_EVERYBODY[resource]):
             raise AssertionError(f"{verb} {resource.plural} is not among the verbs that the gateway is granted")
-        method = {"create": "POST", "update": "PUT", "delete": "DELETE"}.get(verb, "GET")
+        method = _METHODS.get(verb, "GET")
         pause_s, renewed = _FIRST_PAUSE_S, False
         for left in reversed(range(_ATTEMPTS)):
             try:
                 timeout, used = aiohttp.ClientTimeout(total=_TIMEOUT_S), await self._connected()
                 response = await self._send(verb, resource.path(namespace, name), method, query or {}, body, timeout)
                 async with response:
-                    data = await _read(response)
+                    data = await whole(response)
                 if 200 <= response.status < 300:
                     return dict(json.loads(data))
                 if response.status == 404:
@@ -290,7 +301,10 @@ class KubernetesRequests:
             path,
             method,
             query_params=list(query.items()),
-            header_params={"Accept": "application/json", "Content-Type": "application/json"},
+            header_params={
+                "Accept": "application/json",
+                "Content-Type": _MERGE if verb == "patch" else "application/json",
+            },
             body=body or None,
             auth_settings=["BearerToken"],
             _preload_content=False,
@@ -347,7 +361,7 @@ class KubernetesRequests:
         name: object,
         headers: Mapping[str, str] | None = None,
     ) -> Exception:
-        status = _status(data)
+        status = status_of(data)
         said = str(status.get("message") or data[:_SHOWN].decode("utf-8", "replace"))[:_SHOWN]
         what = f"the cluster refuses to {verb} {resource.plural} {name if isinstance(name, str) else ''}".rstrip()
         if code == 401:
@@ -367,33 +381,3 @@ class KubernetesRequests:
             waited = (headers or {}).get("Retry-After", "")
             return _Passing(f"{what}: {said}", float(waited) if waited.isdecimal() else 0.0)
         return SandboxUnavailable(f"{what}: {said}")
-
-
-def _status(data: bytes) -> Mapping[str, Any]:
-    try:
-        found = json.loads(data)
-    except ValueError:
-        return {}
-    if isinstance(found, dict) and found.get("type") == "ERROR":  # of a watch
-        found = found.get("object")
-    return found if isinstance(found, dict) else {}
-
-
-async def _read(response: aiohttp.ClientResponse) -> bytes:
-    data = bytearray()
-    async for piece in response.content.iter_any():
-        data += piece
-        if len(data) > _ANSWER_LIMIT_BYTES:
-            raise ValueError(f"an answer of more than {_ANSWER_LIMIT_BYTES:,} bytes")
-    return bytes(data)
-
-
-async def _lines(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
-    rest = b""
-    async for piece in response.content.iter_any():
-        *lines, rest = (rest + piece).split(b"\n")
-        for line in lines:
-            if line:
-                yield line
-        if len(rest) > _EVENT_LIMIT_BYTES:
-            raise ValueError(f"an event of more than {_EVENT_LIMIT_BYTES:,} bytes")

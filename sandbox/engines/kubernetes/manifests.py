@@ -43,6 +43,9 @@ RECORD = f"{_DOMAIN}/record"
 POD_SECURITY = "pod-security.kubernetes.io/enforce"
 POD_SECURITY_LEVEL = "baseline"  # the daemon starts as root
 
+POOLED = "pooled"
+"""The kind of Pods and claims that have no owner yet."""
+
 RELAY_PORT = 7600
 # Of the bundle's directory and the channel's (BUNDLE_GID of sandbox/daemon/supervisor/launch.py).
 _CHANNEL_GROUP = 599_999_999
@@ -134,9 +137,9 @@ class Site:
         tenant = (metadata.get("labels") or {}).get(TENANT)
         return bool(metadata["namespace"] == (self.namespace_of_tenant(tenant) if tenant else self.namespace))
 
-    def of(self, owner: Owner) -> Self:
-        """Return what the operator says of an owner's sandboxes."""
-        return replace(self, **self.tenants.get(owner[0], {}))
+    def of(self, owner: Owner | None) -> Self:
+        """Return what the operator says of an owner's sandboxes, or of those without one."""
+        return self if owner is None else replace(self, **self.tenants.get(owner[0], {}))
 
 
 def made_digest(body: Made) -> str:
@@ -150,12 +153,13 @@ def lease(site: Site, owner: Owner) -> Made:
     return {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": {}}
 
 
-def claim(site: Site, owner: Owner, name: str, spec: SandboxSpec) -> Made:
-    """Return a volume claim for a thread's files."""
+def claim(site: Site, owner: Owner | None, name: str, spec: SandboxSpec) -> Made:
+    """Return a volume claim for a thread's files, or for those of a pooled sandbox's later owner."""
     site = site.of(owner)
     size = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": str(spec.limits.workspace_bytes)}}}
     chosen = {} if site.storage_class is None else {"storageClassName": site.storage_class}
-    metadata = {"name": name, "namespace": site.namespace_of(owner), "labels": site.labels("workspace", owner)}
+    labels = site.labels(POOLED if owner is None else "workspace", owner)
+    metadata = {"name": name, "namespace": site.namespace_of(owner), "labels": labels}
     return {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": metadata, "spec": {**size, **chosen}}
 
 
@@ -196,8 +200,10 @@ def tenant_namespace(site: Site, tenant: str) -> Made:
     }
 
 
-def pod(site: Site, spec: SandboxSpec, owner: Owner, name: str, claim_name: str, *, kind: str = "sandbox") -> Made:
-    """Return the Pod of a sandbox over a claim, whose relay waits to be claimed."""
+def pod(
+    site: Site, spec: SandboxSpec, owner: Owner | None, name: str, claim_name: str, *, kind: str = "sandbox"
+) -> Made:
+    """Return the Pod of a sandbox over a claim, whose relay waits to be claimed; a pooled one where it has no owner."""
     site, limits = site.of(owner), spec.limits
     tmp_bytes = min(limits.tmp_bytes, tmp_limit_bytes(limits.memory_bytes))
     volumes: list[Made] = [
@@ -223,7 +229,8 @@ def pod(site: Site, spec: SandboxSpec, owner: Owner, name: str, claim_name: str,
     }
     runtime_class = _RUNTIME_CLASSES.get(spec.runtime, spec.runtime)
     body |= _placement(site) | ({} if runtime_class is None else {"runtimeClassName": runtime_class})
-    metadata = {"name": name, "namespace": site.namespace_of(owner), "labels": site.labels(kind, owner)}
+    labels = site.labels(POOLED if owner is None else kind, owner)
+    metadata = {"name": name, "namespace": site.namespace_of(owner), "labels": labels}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": body}
 
 

@@ -76,6 +76,10 @@ class Mirror(Generic[_Kept]):
             self._versions[name] += 1
             self._note(name, None)
 
+    def version(self, name: str) -> str:
+        """Return the newest version of an object that was seen; "" of one that was not."""
+        return str(self._versions.get(name, ""))
+
     async def news(self) -> None:
         """Wait for the next change."""
         await self._news.wait()

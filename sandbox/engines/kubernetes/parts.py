@@ -4,6 +4,7 @@ import asyncio
 import logging
 import secrets
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 
 from sandbox.client.channel import Channel
@@ -19,9 +20,11 @@ from sandbox.engines.kubernetes.manifests import RELAY_PORT, Site
 from sandbox.engines.kubernetes.mirror import Mirror
 from sandbox.engines.kubernetes.namespaces import Namespaces
 from sandbox.engines.kubernetes.pods import Pod
-from sandbox.engines.kubernetes.records import Known, Record
-from sandbox.engines.kubernetes.setup import Setup
+from sandbox.engines.kubernetes.records import Known, Record, owner_in
+from sandbox.engines.kubernetes.setup import Setup, unclaimed_name
+from sandbox.engines.kubernetes.unowned import Unowned
 from sandbox.engines.lifetime import Lifetime
+from sandbox.engines.pooled_sandbox import is_pooled
 from sandbox.errors import DaemonLost, SandboxError, SandboxUnavailable
 from sandbox.sandbox import Owner, SandboxSpec
 from sandbox.tls.identity import sandbox_name
@@ -50,9 +53,11 @@ class Parts:
         self.setup = Setup(self.requests, self.site)
         self.namespaces = Namespaces(self.requests, self.site, self.setup, self.allowances, self.background)
         where, selector = self.site.namespace, self.site.selector()
+        self.pod_watchers: list[Callable[[str, Pod | None], None]] = [self.attached.note_pod]
         of_all = (PODS, self.site.scope(), selector)
-        self.pods = Mirror(self.requests, of_all, Pod.of, self.attached.note_pod, self.site.has)
+        self.pods = Mirror(self.requests, of_all, Pod.of, self._note_pod, self.site.has)
         self.leases = Mirror(self.requests, (LEASES, where, f"{selector},{manifests.STATE}"), Known.of)
+        self.unowned = Unowned(self.requests, self.site, self.pods, self._pod_ended)
         self.gates = Gates(self.requests, self.site, self.leases, self.process, self.lifetime.clock)
         self.later: list[asyncio.Task[None]] = []
         self._preparing = asyncio.Lock()
@@ -64,6 +69,10 @@ class Parts:
             await self.namespaces.prepare()
             await self.pods.start()
             await self.leases.start()
+
+    def _note_pod(self, name: str, pod: Pod | None) -> None:
+        for noted in self.pod_watchers:
+            noted(name, pod)
 
     def record(self, owner: Owner, record: Record, state: State, reason: str, *, observed: bool = False) -> None:
         self.on_transition(Transition(*owner, record.sandbox, state, reason, record.thread, observed))
@@ -80,8 +89,10 @@ class Parts:
 
     async def remove_pod(self, owner: Owner | None, name: str) -> None:
         """Remove a Pod and wait for its end; of one whose node was lost no end is seen."""
-        if not await self.requests.delete(PODS, self.site.namespace_of(owner), name):
-            return
+        if await self.requests.delete(PODS, self.site.namespace_of(owner), name):
+            await self._pod_ended(name)
+
+    async def _pod_ended(self, name: str) -> None:
         known = self.pods.items.get(name)
         deadline_s = asyncio.get_running_loop().time() + _END_S
         while known is not None and asyncio.get_running_loop().time() < deadline_s:
@@ -118,6 +129,10 @@ class Parts:
     async def remove_unfinished(self, owner: Owner, record: Record) -> None:
         """Remove the Pods and claims that a record notes and that are not done."""
         creating = record.state == "creating"
+        if creating and is_pooled(record.sandbox) and record.fresh:
+            # Noted before the claim, which may have gone to another thread.
+            await self.unowned.remove(record.sandbox, record.claim, owner)
+            return
         for pod in (record.sandbox if creating else "", record.carrier):
             if pod:
                 await self.remove_pod(owner, pod)
@@ -125,10 +140,29 @@ class Parts:
             if claim:
                 await self.requests.delete(CLAIMS, self.site.namespace_of(owner), claim)
 
+    async def claim_left_of(self, owner: Owner) -> str:
+        """Return the claim with a thread's files where its record was lost: no file goes for that."""
+        site = self.site
+        found, _ = await self.requests.list(
+            CLAIMS, site.namespace_of(owner), site.selector(kind="workspace", tenant=owner[0], thread=owner[1])
+        )
+        there = [made for made in found if owner_in(made) == owner and not made["metadata"].get("deletionTimestamp")]
+        there.sort(key=lambda made: str(made["metadata"]["creationTimestamp"]))
+        return str(there[0]["metadata"]["name"]) if there else ""
+
     # --- the way to a daemon ---
 
     def address(self, host: str, name: str) -> TlsAddress:
         return TlsAddress(host, RELAY_PORT, name, self.setup.authority.contexts)
+
+    def unclaimed(self, pod: Pod) -> TlsAddress:
+        """Return the address of a Pod's relay before its claim."""
+        return self.address(pod.address, unclaimed_name(self.site, "" if pod.owner is None else pod.owner[0]))
+
+    def identity(self, owner: Owner, record: Record) -> bytes:
+        """Return what a sandbox gets with its claim: its key and certificate."""
+        name = sandbox_name(self.site.instance, record.sandbox, owner, record.epoch)
+        return self.setup.authority.sandbox_identity(name)
 
     async def attach(self, owner: Owner, record: Record, pod: Pod | None = None) -> Attached:
         """Return a sandbox that runs, attached and not yet used. SandboxError or OSError where it does not answer."""
@@ -140,14 +174,18 @@ class Parts:
             raise SandboxUnavailable("its Pod no longer exists" if pod is None else pod.ended or "it has no address")
         name = sandbox_name(self.site.instance, record.sandbox, owner, record.epoch)
         address = self.address(pod.address, name)
+        channel, presence = await self.dial(address)
+        return Attached(owner, record.sandbox, address, channel, SharedUses(presence, self.lifetime.clock))
+
+    async def dial(self, address: TlsAddress) -> tuple[Channel, Presence]:
+        """Attach to the daemon at an address; raises as attach()."""
         channel = Channel(address)
         try:
             await channel.connect()
-            presence = await Presence.attach(channel, self.process)
+            return channel, await Presence.attach(channel, self.process)
         except BaseException:
             channel.close()
             raise
-        return Attached(owner, record.sandbox, address, channel, SharedUses(presence, self.lifetime.clock))
 
     async def retired(self, gate: Gate, *, attached: bool, busy: bool) -> bool:
         """Have a sandbox's daemon begin no call any more; False where what it does, or for whom, forbids that.

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Self
 
 from sandbox.client.replies import plain_text
@@ -36,6 +37,7 @@ class Pod:
     no_image: str | None
     ended: str
     unreachable: bool
+    created_s: float
 
     @classmethod
     def of(cls, made: Made) -> Self:
@@ -48,6 +50,7 @@ class Pod:
         main: Made = next((item["state"] for item in statuses if item["name"] == _MAIN and item.get("state")), {})
         disrupted = conditions.get("DisruptionTarget", {})
         return cls(
+            created_s=created_s(made),
             name=metadata["name"],
             uid=metadata["uid"],
             kind=(metadata.get("labels") or {}).get(manifests.KIND, ""),
@@ -80,6 +83,11 @@ class Pod:
             f"no node of the cluster takes the sandbox: {self.waits} Add nodes, or lower the limits in the policy's "
             "sandbox section; sandbox.kubernetes.node_selector and .storage_class also narrow the choice"
         )
+
+
+def created_s(made: Made) -> float:
+    """Return when an object was made, in seconds since 1970."""
+    return datetime.fromisoformat(made["metadata"]["creationTimestamp"]).timestamp()
 
 
 def _refusals(statuses: list[Made], waiting: list[tuple[Made, Mapping[str, Any]]]) -> Iterator[str]:

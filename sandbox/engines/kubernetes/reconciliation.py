@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from sandbox.engines.kubernetes.boot import Boot
 from sandbox.engines.kubernetes.gates import WAIT_S, Gate
+from sandbox.engines.kubernetes.kubernetes_pool import KubernetesPool
 from sandbox.engines.kubernetes.parts import Parts
 from sandbox.errors import SandboxError
 from sandbox.sandbox import LeftSandbox, Owner
@@ -23,6 +24,7 @@ class Reconciliation:
 
     parts: Parts
     boot: Boot
+    pool: KubernetesPool
 
     async def reconcile(self) -> Sequence[LeftSandbox]:
         parts = self.parts
@@ -33,6 +35,7 @@ class Reconciliation:
         await parts.leases.refresh()
         known = sorted(parts.leases.items.values(), key=lambda one: one.record.created_s, reverse=True)
         noted = {name for one in known for name in (one.record.sandbox, one.record.carrier)}
+        await self.pool.reconcile([pod for pod in pods if pod.name not in noted])
         for pod in pods:
             if pod.kind in _NOTED_KINDS and pod.name not in noted:
                 log.info("removing the orphaned Pod %s", pod.name)

@@ -67,6 +67,10 @@ def docker_pool(docker: DockerEngine) -> PoolSource:
     return docker.pool
 
 
+def kubernetes_pool(kubernetes: KubernetesEngine) -> PoolSource:
+    return kubernetes.pool
+
+
 def offered(made: Sandbox) -> tuple[FileSystem, Shell]:
     return made.files, made.shell
 

@@ -5,10 +5,10 @@ sandbox/engines/kubernetes/kubernetes_requests.py, with which a test compares th
 {{- define "airlock.rules.sandboxes" -}}
 - apiGroups: [""]
   resources: [pods]
-  verbs: [create, delete, list, watch]
+  verbs: [create, delete, get, list, patch, watch]
 - apiGroups: [""]
   resources: [persistentvolumeclaims]
-  verbs: [create, delete, list]
+  verbs: [create, delete, get, list, patch]
 - apiGroups: [""]
   resources: [secrets, resourcequotas, limitranges]
   verbs: [create, get, update]

@@ -66,11 +66,11 @@ def reads(line: str) -> set[str | None]:
         ("ls | xargs -I % -d ' ' cat %", ["ls", "cat %"]),
         ("xargs", ["xargs"]),
         ("find . -name x", ["find . -name x"]),
-        ("find a -exec cat {} +", ["find a -exec cat {} +", "cat a/**"]),
-        ("find a b -exec cat {} \\;", ["find a b -exec cat {} ;", "cat a/**", "cat b/**"]),
+        ("find a -exec cat {} +", ["find a -exec cat {} +", "cat {}"]),
+        ("find a b -exec cat {} \\;", ["find a b -exec cat {} ;", "cat {}", "cat {}"]),
         ("find -exec cat x \\;", ["find -exec cat x ;", "cat x"]),
-        ("find / -execdir cat {} \\;", ["find / -execdir cat {} ;", "cat ./**"]),
-        ("find a -exec mv {} {}.old \\;", ["find a -exec mv {} {}.old ;", "mv a/** {}.old"]),
+        ("find / -execdir cat {} \\;", ["find / -execdir cat {} ;", "cat {}"]),
+        ("find a -exec mv {} {}.old \\;", ["find a -exec mv {} {}.old ;", "mv {} {}.old"]),
         ("ssh h rm x", ["ssh h rm x"]),
     ],
 )
@@ -209,13 +209,16 @@ def test_options_of_wrappers_open_files_too() -> None:
     assert reads("xargs -a names cat") == {"/workspace/names", None}
 
 
-def test_what_find_passes_on_is_below_where_it_starts() -> None:
-    *_, last = understood("find src -exec rm -f {} +")
-    assert last.uses == (FileUse("/workspace/src", "write", below=True),)
-    *_, last = understood("find / -execdir cat {} +")
-    assert last.uses == (FileUse(None, "read"),)
-    *_, last = understood("find .. -exec cat {} +")
-    assert last.uses == (FileUse(None, "read"),)
+def test_what_find_passes_on_may_be_any_file() -> None:
+    for line in ("find src -exec rm -f {} +", "find / -execdir rm {} +", "find .. -exec rm {} ';'"):
+        *_, last = understood(line)
+        assert FileUse(None, "write") in last.uses
+
+
+def test_what_find_passes_on_is_no_option_where_it_starts_at_a_name() -> None:
+    assert read_programs("find src tests -exec sed -i s/a/b/ {} +").opaque is None
+    assert read_programs("find - src -exec sed -i s/a/b/ {} +").opaque
+    assert read_programs('find "$d" -exec sed -i s/a/b/ {} +').opaque
 
 
 def test_a_program_by_a_relative_path_after_cd_has_the_path_it_runs_by() -> None:
@@ -270,13 +273,14 @@ def test_what_stands_beside_the_braces_of_find_may_lead_anywhere(glued: str) -> 
 
 
 def test_a_comma_and_a_parenthesis_before_the_first_test_are_places_where_find_starts() -> None:
-    line = "find src , other \\) -exec cat {} \\;"
-    assert reads(line) == {"/workspace/src", "/workspace/,", "/workspace/other", "/workspace/)"}
+    find, *_ = understood("find src , other \\) -exec cat {} \\;")
+    assert {use.path for use in find.uses} >= {f"/workspace/{name}" for name in ("src", ",", "other", ")")}
 
 
 def test_a_path_through_the_links_of_a_process_may_be_any_file() -> None:
     assert reads("cat /proc/self/cwd/x /proc/1/root/x /proc/cpuinfo") == {None, "/proc/cpuinfo"}
     assert reads("cat /pro?/self/cwd/x") == {None}
+    assert reads("cat /proc/*/cwd/x") == {None}
     assert reads("cd /proc/self/cwd; cat x") == {None, "/workspace/x"}
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from sandbox.client.channel import Channel
 from sandbox.client.channel_sandbox import ChannelSandbox
-from sandbox.engines.docker.docker_pool import refuse_used, settled
+from sandbox.engines.pooled_checks import refuse_used, settled
 from sandbox.engines.pooled_sandbox import PooledRefused
 from sandbox.errors import DaemonLost, SandboxError
 from sandbox.sandbox import SandboxSpec
