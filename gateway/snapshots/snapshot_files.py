@@ -232,12 +232,13 @@ class _Writing:
 
     def _take(self, entry: WorkspaceEntry, content: Iterator[bytes]) -> Iterator[dict[str, Any]]:
         """Store an entry unless it is skipped; yield the manifest lines that are complete."""
+        limits = self._limits
+        # With what is skipped: a daemon that lies may send that without end.
+        if self.entries + self.skipped >= limits.entries or len(self.digests) >= _PIECES_LIMIT:
+            raise TooLarge(f"a snapshot has at most {limits.entries:,} files; remove some")
         if entry.kind in ("special", "misnamed"):
             self.skipped += 1
             return
-        limits = self._limits
-        if self.entries >= limits.entries or len(self.digests) >= _PIECES_LIMIT:
-            raise TooLarge(f"a snapshot has at most {limits.entries:,} files; remove some")
         # Before it is read: a file may claim to have more bytes than any disk.
         if self.size_bytes + entry.size_bytes > limits.size_bytes:
             raise TooLarge(f"a snapshot has at most {limits.size_bytes:,} bytes, as a workspace has; remove some files")

@@ -54,12 +54,13 @@ class TlsAddress:
         for task in self._relays:
             task.cancel()
 
-    async def claim(self, identity: bytes) -> None:
-        """Give a pooled sandbox its identity, key and certificate in PEM; its name is another from then on.
+    async def claim(self, sandbox_id: str, identity: bytes) -> None:
+        """Give pooled sandbox `sandbox_id` its identity, key and certificate in PEM; its name is another from then on.
 
-        Raises as open(), and DaemonLost when another gateway has claimed the sandbox.
+        Raises as open(), and DaemonLost when another gateway has claimed the sandbox, or the address is another
+        sandbox's.
         """
-        stream = await self._dialled(CLAIM_PROTOCOL, before_ready=identity)
+        stream = await self._dialled(CLAIM_PROTOCOL, before_ready=sandbox_id.encode() + b"\n" + identity)
         stream.connection.close()
 
     async def _dialled(self, protocol: str, *, before_ready: bytes = b"") -> TlsStream:
@@ -92,7 +93,9 @@ class TlsAddress:
             raise DaemonLost(f"the relay of the sandbox does not accept this gateway ({_reason(error)})") from error
         except OSError as error:
             if protocol == CLAIM_PROTOCOL:
-                raise DaemonLost("the sandbox cannot be claimed: it is not pooled, or was claimed before") from error
+                raise DaemonLost(
+                    "the sandbox cannot be claimed: it is not pooled, was claimed before, or is another one"
+                ) from error
             raise ConnectionRefusedError(_HUNG_UP) from error
         if bytes(ready) != READY:
             raise DaemonLost("the relay of the sandbox sent something before it was ready")

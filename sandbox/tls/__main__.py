@@ -2,8 +2,8 @@
 
 It runs where tool code is not: in a container of its own, which shares a directory with the daemon, for the socket, and
 nothing else. The files are PEM: its key and certificate, and the certificate of the authority. NAME is the gateway's
-(identity.py). With `--pooled` the gateway may replace the identity once. `--serve-own-network` also accepts connections
-from the relay's own addresses, which elsewhere are tool code's.
+(identity.py). With `--pooled ID` the gateway may replace the identity once, by one of sandbox ID. `--serve-own-network`
+also accepts connections from the relay's own addresses, which elsewhere are tool code's.
 
 It says on stdout where it listens, and ends on SIGTERM. Exit status 78 means that it cannot start, and stderr says why.
 """
@@ -54,8 +54,8 @@ def _parsed(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="sandbox.tls", allow_abbrev=False)
     for name in ("listen", "socket", "identity", "authority", "gateway"):
         parser.add_argument(f"--{name}", required=True)
-    for name in ("pooled", "serve-own-network"):
-        parser.add_argument(f"--{name}", action="store_true")
+    parser.add_argument("--pooled", default="")
+    parser.add_argument("--serve-own-network", action="store_true")
     return parser.parse_args(arguments)
 
 

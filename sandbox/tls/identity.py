@@ -14,7 +14,7 @@ import ssl
 
 # The protocol, and its version, by ALPN. A pooled sandbox takes its name by the second one.
 CHANNEL_PROTOCOL = "airlock-channel/1"
-CLAIM_PROTOCOL = "airlock-claim/1"
+CLAIM_PROTOCOL = "airlock-claim/2"
 
 READY = b"\x01"
 """What the relay sends when the daemon is connected, or a claim is done: only then is its certificate check known."""

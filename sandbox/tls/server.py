@@ -25,11 +25,13 @@ CONNECTIONS_LIMIT = 1024
 
 
 class Relay:
-    """Serves one daemon. `pooled`: the identity has no owner yet, and the gateway may replace it, once."""
+    """Serves one daemon.
 
-    def __init__(
-        self, daemon_socket: str, identity: bytes, authority: str, gateway: str, *, pooled: bool = False
-    ) -> None:
+    `pooled` is the id of a sandbox whose identity has no owner yet: the gateway may replace it, once, and says which
+    sandbox it means. Many may share the first identity, so an address that leads to another one gives it no owner.
+    """
+
+    def __init__(self, daemon_socket: str, identity: bytes, authority: str, gateway: str, *, pooled: str = "") -> None:
         self._daemon_socket = daemon_socket
         self._authority = authority
         self._gateway = gateway
@@ -118,10 +120,12 @@ class Relay:
                 given += piece
                 if len(given) > IDENTITY_LIMIT_BYTES:
                     return
-        context = server_context(given, self._authority)
-        if not self._pooled:  # nothing is awaited between this and the next lines, so one claim of many succeeds
+        meant, _, identity = given.partition(b"\n")
+        context = server_context(identity, self._authority)
+        # Nothing is awaited between this and the next lines, so one claim of many succeeds.
+        if not self._pooled or meant != self._pooled.encode():
             return
-        self._pooled, self._context = False, context
+        self._pooled, self._context = "", context
         for other in {*self._handshakes, *self._established} - {claim}:
             other.cancel()
         await stream.write(memoryview(READY))

@@ -174,7 +174,7 @@ async def test_of_two_processes_that_claim_the_same_pod_one_has_it_and_the_other
         loser = (one, other)[1 - won]
         record = loser.pool._record(pooled, asked[1 - won])
         with pytest.raises(DaemonLost):
-            await both[1 - won].address.claim(loser._parts.identity(owner_of(asked[1 - won]), record))
+            await both[1 - won].address.claim(both[1 - won].id, loser._parts.identity(owner_of(asked[1 - won]), record))
         for sandbox, own in zip(made, asked, strict=True):
             assert text(await run(sandbox.shell, f"echo {own.thread} >> file; cat file")) == f"{own.thread}\n"
         assert len(pods(place)) == 2
@@ -192,7 +192,7 @@ async def test_a_relay_that_was_claimed_takes_no_other_claim_though_the_api_woul
     pooled = await one.pool.make_pooled(KIND)
     twin = await known_to(other, pooled)
     identity = one._parts.identity(owner_of(spec("first")), one.pool._record(pooled, spec("first")))
-    await pooled.address.claim(identity)  # by one that has asked nobody
+    await pooled.address.claim(pooled.id, identity)  # by one that has asked nobody
     with pytest.raises(PooledRefused):
         await other.pool.claim(twin, spec("second"))
     await until(lambda: place.left() == [])

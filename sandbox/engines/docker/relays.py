@@ -129,7 +129,7 @@ class Relays:
         place = self._unclaimed.pop(sandbox_id)
         identity = self._authority.sandbox_identity(self._name(owner, sandbox_id, place.epoch))
         try:
-            await self.address(None, sandbox_id, place).claim(identity)
+            await self.address(None, sandbox_id, place).claim(sandbox_id, identity)
         except OSError as error:
             raise DaemonLost(self.unreachable(error)) from error
         channel.close()  # under the name that it had, nothing answers any more
@@ -205,7 +205,7 @@ class Relays:
         return {
             "Image": runtime.image,
             "Entrypoint": [*python, "sandbox.tls", *(word for pair in options.items() for word in pair)],
-            "Cmd": ["--pooled"] if owner is None else [],
+            "Cmd": ["--pooled", sandbox_id] if owner is None else [],
             "User": f"{_RELAY_USER}:{_RELAY_USER}",
             "Hostname": "relay",
             "ExposedPorts": {port: {}},

@@ -76,7 +76,7 @@ class Boot:
             nonlocal claimed
             if not claimed:
                 try:
-                    await relay.claim(identity)
+                    await relay.claim(record.sandbox, identity)
                 except DaemonLost as error:
                     # Its answer to an earlier attempt may have been lost: only the holder of the key can have the name.
                     log.info("sandbox %s was not claimed: %s", record.sandbox, error)

@@ -240,7 +240,7 @@ class KubernetesPool:
             if not pooled.alive:
                 raise PooledRefused(str(pooled.sandbox.channel.lost))
             pooled.presence.close()  # the relay ends what was connected under its old name
-            await pooled.address.claim(identity)
+            await pooled.address.claim(pooled.id, identity)
             pooled.close()
             one = await parts.attach(owner, record, pooled.pod)
             posture = await self.boot.verified(one, spec)

@@ -181,9 +181,13 @@ class KubernetesRequests:
         body = {"metadata": {**metadata, "resourceVersion": version}}
         return await self._ask("patch", resource, namespace, name, body=body)
 
-    async def delete(self, resource: Resource, namespace: str, name: str, *, version: str = "") -> bool:
-        """Begin to delete an object, return whether it was there. With `version` only as it was then, or Conflict."""
-        body = {"preconditions": {"resourceVersion": version}} if version else {}
+    async def delete(self, resource: Resource, namespace: str, name: str, *, version: str = "", uid: str = "") -> bool:
+        """Begin to delete an object, return whether it was there.
+
+        With `version` only as it was then, with `uid` not one that was made later under its name; else Conflict.
+        """
+        wanted = {key: value for key, value in (("resourceVersion", version), ("uid", uid)) if value}
+        body = {"preconditions": wanted} if wanted else {}
         return await self._ask("delete", resource, namespace, name, body=body) is not None
 
     async def list(self, resource: Resource, namespace: str, selector: str) -> tuple[list[Made], str]:

@@ -285,11 +285,12 @@ def _relay(site: Site) -> Made:
     }
     words = [word for pair in options.items() for word in pair]
     mounts = [_channel_mount(), {"name": "keys", "mountPath": _KEYS, "readOnly": True}]
-    command = [*RUNTIME_PYTHON, "-m", "sandbox.tls", *words, "--pooled"]
+    command = [*RUNTIME_PYTHON, "-m", "sandbox.tls", *words, "--pooled", "$(POD_NAME)"]
     body = _container("relay", site.runtime_image, command, user=_RELAY_USER, mounts=mounts)
-    address = {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
+    fields = {"POD_IP": "status.podIP", "POD_NAME": "metadata.name"}
+    known = [{"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}} for name, path in fields.items()]
     ports = [{"name": "channel", "containerPort": RELAY_PORT}]
-    return {**body, "restartPolicy": "Always", "env": [address], "ports": ports}
+    return {**body, "restartPolicy": "Always", "env": known, "ports": ports}
 
 
 def _daemon(site: Site, spec: SandboxSpec, claim_name: str) -> Made:

@@ -5,6 +5,7 @@ import logging
 import secrets
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 
 from sandbox.client.channel import Channel
@@ -15,7 +16,7 @@ from sandbox.engines.kubernetes import manifests
 from sandbox.engines.kubernetes.allowance import Allowances, unlimited
 from sandbox.engines.kubernetes.attached import Attached, AttachedSandboxes, SharedUses
 from sandbox.engines.kubernetes.gates import Gate, Gates
-from sandbox.engines.kubernetes.kubernetes_requests import CLAIMS, LEASES, PODS, KubernetesRequests
+from sandbox.engines.kubernetes.kubernetes_requests import CLAIMS, LEASES, PODS, Conflict, KubernetesRequests
 from sandbox.engines.kubernetes.manifests import RELAY_PORT, Site
 from sandbox.engines.kubernetes.mirror import Mirror
 from sandbox.engines.kubernetes.namespaces import Namespaces
@@ -89,8 +90,10 @@ class Parts:
 
     async def remove_pod(self, owner: Owner | None, name: str) -> None:
         """Remove a Pod and wait for its end; of one whose node was lost no end is seen."""
-        if await self.requests.delete(PODS, self.site.namespace_of(owner), name):
-            await self._pod_ended(name)
+        known = self.pods.items.get(name)
+        with suppress(Conflict):  # another gateway's by now, under the same name
+            if await self.requests.delete(PODS, self.site.namespace_of(owner), name, uid=known.uid if known else ""):
+                await self._pod_ended(name)
 
     async def _pod_ended(self, name: str) -> None:
         known = self.pods.items.get(name)

@@ -52,7 +52,7 @@ class Beside:
 
 @asynccontextmanager
 async def relayed(
-    directory: Path, *, identity: bytes = b"", pooled: bool = False, name: str = NAME
+    directory: Path, *, identity: bytes = b"", pooled: str = "", name: str = NAME
 ) -> AsyncIterator[Beside]:
     """Run a relay to the daemon's socket in a directory; at the end, assert that nothing of it is left."""
     mine = authority()

@@ -200,10 +200,10 @@ async def test_a_gateway_that_opens_more_than_the_limit_is_refused_and_its_other
 
 async def test_a_pooled_sandbox_is_claimed_once_and_has_its_new_name_alone_from_then_on(tmp_path: Path) -> None:
     mine = authority()
-    async with relayed(tmp_path, pooled=True, name=POOLED) as beside, fake_daemon(tmp_path, DESCRIBED):
+    async with relayed(tmp_path, pooled="s1", name=POOLED) as beside, fake_daemon(tmp_path, DESCRIBED):
         with closing(beside.channel()) as before, closing(Channel(beside.addressed(name=NAME))) as after:
             assert (await RemoteFS(before).stat("/workspace/a")).size_bytes == 3
-            await beside.address.claim(mine.sandbox_identity(NAME))
+            await beside.address.claim("s1", mine.sandbox_identity(NAME))
             # What was connected to the pooled sandbox is connected no more.
             await until(lambda: not beside.address._relays)
             with pytest.raises(DaemonLost, match="is not that of"):
@@ -211,28 +211,36 @@ async def test_a_pooled_sandbox_is_claimed_once_and_has_its_new_name_alone_from_
             assert (await RemoteFS(after).stat("/workspace/a")).size_bytes == 3
             other = mine.sandbox_identity(sandbox_name(INSTANCE, "s1", ("tenant-b", "b"), 8))
             with pytest.raises(DaemonLost, match="claimed before"):
-                await beside.addressed(name=NAME).claim(other)
+                await beside.addressed(name=NAME).claim("s1", other)
             assert (await RemoteFS(after).stat("/workspace/a")).size_bytes == 3
 
 
 async def test_of_claims_at_the_same_time_one_succeeds(tmp_path: Path) -> None:
     names = [sandbox_name(INSTANCE, "s1", (f"tenant-{number}", "t"), 1) for number in range(8)]
-    async with relayed(tmp_path, pooled=True, name=POOLED) as beside, fake_daemon(tmp_path, DESCRIBED):
-        claims = (beside.address.claim(authority().sandbox_identity(name)) for name in names)
+    async with relayed(tmp_path, pooled="s1", name=POOLED) as beside, fake_daemon(tmp_path, DESCRIBED):
+        claims = (beside.address.claim("s1", authority().sandbox_identity(name)) for name in names)
         results = await asyncio.gather(*claims, return_exceptions=True)
         assert [isinstance(result, (DaemonLost, OSError)) for result in results].count(False) == 1
         with closing(Channel(beside.addressed(name=names[results.index(None)]))) as channel:
             assert (await RemoteFS(channel).stat("/workspace/a")).size_bytes == 3
 
 
+async def test_an_address_that_leads_to_another_pooled_sandbox_gives_that_one_no_owner(tmp_path: Path) -> None:
+    # Pods that are made alike have one first identity, and an address may have been another Pod's.
+    async with relayed(tmp_path, pooled="s2", name=POOLED) as beside, fake_daemon(tmp_path, DESCRIBED):
+        with pytest.raises(DaemonLost, match="is another one"):
+            await beside.address.claim("s1", authority().sandbox_identity(NAME))
+        await beside.address.claim("s2", authority().sandbox_identity(NAME))
+
+
 async def test_a_sandbox_that_has_an_owner_cannot_be_claimed(beside: Beside) -> None:
     with pytest.raises(DaemonLost, match="not pooled"):
-        await beside.address.claim(authority().sandbox_identity(NAME))
+        await beside.address.claim("s1", authority().sandbox_identity(NAME))
 
 
 @pytest.mark.parametrize("identity", [b"-----BEGIN nonsense", b"x" * 1_000_000])
 async def test_a_claim_with_something_else_than_an_identity_changes_nothing(tmp_path: Path, identity: bytes) -> None:
-    async with relayed(tmp_path, pooled=True, name=POOLED) as beside, fake_daemon(tmp_path, DESCRIBED):
+    async with relayed(tmp_path, pooled="s1", name=POOLED) as beside, fake_daemon(tmp_path, DESCRIBED):
         with pytest.raises((DaemonLost, OSError)):
-            await beside.address.claim(identity)
-        await beside.address.claim(authority().sandbox_identity(NAME))
+            await beside.address.claim("s1", identity)
+        await beside.address.claim("s1", authority().sandbox_identity(NAME))
