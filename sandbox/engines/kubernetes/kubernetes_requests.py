@@ -151,6 +151,7 @@ class KubernetesRequests:
         self.owner: Made | None = None
         """The reference to what all that is created goes with; None where each object is on its own."""
         self._client: client.ApiClient | None = None
+        self._replaced: client.ApiClient | None = None
         self._connecting = asyncio.Lock()
 
     async def get(self, resource: Resource, namespace: str, name: str) -> Made | None:
@@ -246,9 +247,20 @@ class KubernetesRequests:
         return str(self._client.configuration.host) if self._client is not None else "the cluster"
 
     async def close(self) -> None:
-        closing, self._client = self._client, None
-        if closing is not None:
-            await closing.close()
+        closing, self._client, self._replaced = (self._client, self._replaced), None, None
+        for one in closing:
+            if one is not None:
+                await one.close()
+
+    async def _renew(self, used: client.ApiClient) -> None:
+        """Have the credentials read anew, unless another request, refused at the same time, has had that done.
+
+        What is replaced is closed the next time, for other requests may be under way on it.
+        """
+        if self._client is used:
+            closing, self._replaced, self._client = self._replaced, used, None
+            if closing is not None:
+                await closing.close()
 
     async def _ask(
         self,
@@ -277,12 +289,10 @@ class KubernetesRequests:
                     return None
                 if response.status == 401 and not renewed:
                     renewed = True
-                    if self._client is used:  # else another request has been refused, too, and was faster
-                        await self.close()  # the credentials are read anew: there may be a newer token
+                    await self._renew(used)  # there may be a newer token
                     continue
                 raise self._refusal(verb, resource, namespace, response.status, data, name, response.headers)
-            # RuntimeError: another request has closed the client meanwhile.
-            except (_Passing, aiohttp.ClientError, TimeoutError, OSError, ValueError, RuntimeError) as error:
+            except (_Passing, aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
                 if not left:
                     raise self._unreachable(error) from error
                 waited_s = max(pause_s, error.after_s) if isinstance(error, _Passing) else pause_s

@@ -1,6 +1,5 @@
 """Preflight: what every sandbox needs of a cluster, asked before the first is made, so that a start can say it."""
 
-import asyncio
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -48,10 +47,9 @@ class Preflight:
 
     async def missing(self) -> Sequence[str]:
         """Return what the account may not do, a text for each resource."""
-        answers = await asyncio.gather(*(self._may(*asked) for asked in self._asked()))
         listed: dict[tuple[Resource, str], list[str]] = {}
-        for (resource, verb, namespace, _), may in zip(self._asked(), answers, strict=True):
-            if not may:
+        for resource, verb, namespace, name in self._asked():
+            if not await self._may(resource, verb, namespace, name):
                 listed.setdefault((resource, namespace), []).append(verb)
         return [
             f"{', '.join(found)} on {resource.plural} in {f'namespace {where!r}' if where else 'all namespaces'}"
