@@ -21,9 +21,11 @@ LONG = (
     "test_a_model_that_misbehaves_ends_the_run_with_one_clear_reason[drop]",
     "test_a_model_that_misbehaves_ends_the_run_with_one_clear_reason[nonsense]",
     "test_an_interrupted_demo_stops_its_gateway_and_leaves_nothing_behind[ctrl-c]",
+    "test_kill_9_in_the_midst_of_a_claim_leaves_the_threads_sandbox_or_nothing",
     "test_of_two_gateways_the_one_that_lives_takes_the_runs_over_again_and_again",
     "test_shells_run_nothing_in_thousands_of_broken_lines_that_was_not_read",
     "test_the_attempts_do_harm_where_nothing_forbids_it",
+    "test_the_tests_of_the_engine_run_on_a_real_cluster_by_its_kubeconfig",
     "test_whatever_dies_no_file_is_lost_nothing_is_left_and_each_call_reports_how_it_ended[2]",
 )
 # Of one test for each program, those that stand for all.

@@ -282,13 +282,18 @@ async def test_a_client_that_goes_away_cancels_the_program(client: Client, sandb
 
 
 async def test_the_callers_deadline_ends_the_program(client: Client, sandbox: FakeSandbox) -> None:
+    began = asyncio.Event()
+
     async def endless(given: dict[str, Any]) -> ProgramResult:
+        began.set()
         await asyncio.Event().wait()
         raise AssertionError
 
     sandbox.work = endless
-    call = client._method(pb.RunProgramRequest)(timeout=0.3)
+    # On a busy machine a deadline may pass before the program begins, which would show nothing.
+    call = client._method(pb.RunProgramRequest)(timeout=2.0)
     await call.write(pb.RunProgramRequest(run=pb.RunProgram(program=pb.Program(argv=["sleep", "9"]))))
+    await began.wait()
     assert await call.code() is grpc.StatusCode.DEADLINE_EXCEEDED
     async with asyncio.timeout(10):
         await sandbox.ended.wait()
