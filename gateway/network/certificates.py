@@ -17,7 +17,9 @@ from datetime import UTC, datetime, timedelta
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+from cryptography.x509.oid import ExtendedKeyUsageOID
+
+from sandbox.client.certificates import authority_certificate, builder, in_pem, key_usage
 
 Now = Callable[[], datetime]
 
@@ -85,7 +87,7 @@ class CertificateAuthority:
         context.set_alpn_protocols([protocol])
         # ssl reads certificates from files only; this one is never on a disk.
         with open(os.memfd_create("leaf", os.MFD_CLOEXEC), "wb") as memory:  # noqa: PTH123 - a descriptor
-            memory.write(_pem(self._leaf_key, leaf))
+            memory.write(in_pem(self._leaf_key, leaf))
             memory.flush()
             context.load_cert_chain(f"/proc/self/fd/{memory.fileno()}")
         return context, leaf.not_valid_after_utc
@@ -93,11 +95,11 @@ class CertificateAuthority:
     def _leaf(self, host: str) -> x509.Certificate:
         ends = min(self._now() + _LEAF_VALID, self.certificate.not_valid_after_utc)
         return (
-            _builder(x509.Name([]), self._leaf_key, self._now(), ends)
+            builder(x509.Name([]), self._leaf_key, self._now() - _BACKDATED, ends)
             .issuer_name(self.certificate.subject)
             .add_extension(x509.SubjectAlternativeName([_general_name(host)]), critical=True)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-            .add_extension(_usage(sign=True), critical=True)
+            .add_extension(key_usage(sign=True), critical=True)
             .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
             .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False)
             .sign(self._key, hashes.SHA256())
@@ -105,43 +107,7 @@ class CertificateAuthority:
 
 
 def _authority(tenant: str, key: ec.EllipticCurvePrivateKey, now: datetime) -> x509.Certificate:
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"Airlock {tenant}"[:64])])
-    return (
-        _builder(name, key, now, now + _AUTHORITY_VALID)
-        .issuer_name(name)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(_usage(sign=False), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-
-
-def _builder(
-    name: x509.Name, key: ec.EllipticCurvePrivateKey, now: datetime, ends: datetime
-) -> x509.CertificateBuilder:
-    return (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - _BACKDATED)
-        .not_valid_after(ends)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-    )
-
-
-def _usage(*, sign: bool) -> x509.KeyUsage:
-    """Return the usage of a leaf's key, which signs handshakes, or the authority's, which signs certificates."""
-    return x509.KeyUsage(
-        digital_signature=sign,
-        key_cert_sign=not sign,
-        crl_sign=not sign,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        encipher_only=False,
-        decipher_only=False,
-    )
+    return authority_certificate(f"Airlock {tenant}", key, now - _BACKDATED, now + _AUTHORITY_VALID)
 
 
 def _general_name(host: str) -> x509.GeneralName:
@@ -149,9 +115,3 @@ def _general_name(host: str) -> x509.GeneralName:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
         return x509.DNSName(host)
-
-
-def _pem(key: ec.EllipticCurvePrivateKey, certificate: x509.Certificate) -> bytes:
-    return key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    ) + certificate.public_bytes(serialization.Encoding.PEM)

@@ -16,8 +16,9 @@ from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+from cryptography.x509.oid import ExtendedKeyUsageOID
 
+from sandbox.client.certificates import authority_certificate, builder, in_pem, key_usage
 from sandbox.tls.identity import client_context, gateway_name
 
 Now = Callable[[], datetime]
@@ -81,7 +82,7 @@ class ChannelAuthority:
     @property
     def pem(self) -> bytes:
         """Key and certificate, for of(). It lets its holder be a gateway of the instance."""
-        return _pem(self._key, self._certificate)
+        return in_pem(self._key, self._certificate)
 
     @property
     def ca_pem(self) -> str:
@@ -113,62 +114,20 @@ class ChannelAuthority:
         key, now = ec.generate_private_key(ec.SECP256R1()), self._now()
         ends = min(now + valid, self._certificate.not_valid_after_utc)
         certificate = (
-            _builder(x509.Name([]), key, now, ends)
+            builder(x509.Name([]), key, now - _BACKDATED, ends)
             .issuer_name(self._certificate.subject)
             .add_extension(x509.SubjectAlternativeName([x509.UniformResourceIdentifier(name)]), critical=True)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-            .add_extension(_usage(sign=True), critical=True)
+            .add_extension(key_usage(sign=True), critical=True)
             .add_extension(x509.ExtendedKeyUsage([usage]), critical=True)
             .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False)
             .sign(self._key, hashes.SHA256())
         )
-        return _pem(key, certificate), ends
+        return in_pem(key, certificate), ends
 
 
 def _authority(instance: str, key: ec.EllipticCurvePrivateKey, now: datetime) -> x509.Certificate:
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"Airlock channels {instance}"[:64])])
-    return (
-        _builder(name, key, now, now + _AUTHORITY_VALID)
-        .issuer_name(name)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(_usage(sign=False), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-
-
-def _builder(
-    name: x509.Name, key: ec.EllipticCurvePrivateKey, now: datetime, ends: datetime
-) -> x509.CertificateBuilder:
-    return (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - _BACKDATED)
-        .not_valid_after(ends)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-    )
-
-
-def _usage(*, sign: bool) -> x509.KeyUsage:
-    """Return the usage of a leaf's key, which signs handshakes, or the authority's, which signs certificates."""
-    return x509.KeyUsage(
-        digital_signature=sign,
-        key_cert_sign=not sign,
-        crl_sign=not sign,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        encipher_only=False,
-        decipher_only=False,
-    )
-
-
-def _pem(key: ec.EllipticCurvePrivateKey, certificate: x509.Certificate) -> bytes:
-    return key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    ) + certificate.public_bytes(serialization.Encoding.PEM)
+    return authority_certificate(f"Airlock channels {instance}", key, now - _BACKDATED, now + _AUTHORITY_VALID)
 
 
 def _read(path: Path) -> bytes | None:
