@@ -1,5 +1,6 @@
 """Preflight: what every sandbox needs of a cluster, asked before the first is made, so that a start can say it."""
 
+import asyncio
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -47,9 +48,17 @@ class Preflight:
 
     async def missing(self) -> Sequence[str]:
         """Return what the account may not do, a text for each resource."""
+        first, *others = self._asked()
+        answers = [await self._may(*first)]  # alone: it finds out whether anything answers
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(self._may(*asked)) for asked in others]
+        except BaseExceptionGroup as failed:
+            raise failed.exceptions[0] from failed
+        answers += [task.result() for task in tasks]
         listed: dict[tuple[Resource, str], list[str]] = {}
-        for resource, verb, namespace, name in self._asked():
-            if not await self._may(resource, verb, namespace, name):
+        for (resource, verb, namespace, _), may in zip(self._asked(), answers, strict=True):
+            if not may:
                 listed.setdefault((resource, namespace), []).append(verb)
         return [
             f"{', '.join(found)} on {resource.plural} in {f'namespace {where!r}' if where else 'all namespaces'}"
