@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import random
 import zlib
@@ -107,6 +108,14 @@ def test_what_is_too_much_is_refused_before_it_is_read(directory: SnapshotDirect
         directory.of("s1").write(of({"a": b"", "b": b""}), Limits(1000, 1000, entries=2))
     with pytest.raises(QuotaExceeded):
         directory.of("s1").write(of({"a": random_bytes(1, 50_000)}), Limits(100_000, 10_000))
+
+
+def test_what_is_skipped_counts_so_pipes_without_end_are_too_much(directory: SnapshotDirectory) -> None:
+    def endless() -> Contents:
+        yield from ((WorkspaceEntry(f"pipe{number}", "special"), iter([])) for number in itertools.count())
+
+    with pytest.raises(TooLarge):
+        directory.of("s1").write(endless(), Limits(1000, 1000, entries=100))
 
 
 def test_a_damaged_or_missing_piece_is_an_error_and_no_file(directory: SnapshotDirectory, objects: Objects) -> None:
