@@ -36,10 +36,10 @@ def mcp_site(directory: Path, authority: trustme.CA, **options: Any) -> Iterator
     site = McpSite()
     application = _application(site, **options)
     certificate = authority.issue_cert("localhost")
-    pem = directory / "mcp-site.pem"
-    pem.write_bytes(certificate.private_key_and_cert_chain_pem.bytes())
     listening = socket.create_server(("127.0.0.1", 0))
     site.port = listening.getsockname()[1]
+    pem = directory / f"mcp-site-{site.port}.pem"  # of this site alone: its thread reads it while others start
+    pem.write_bytes(certificate.private_key_and_cert_chain_pem.bytes())
     config = uvicorn.Config(application, ssl_certfile=str(pem), log_level="critical", lifespan="on")
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, args=([listening],))
