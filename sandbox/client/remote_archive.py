@@ -1,6 +1,7 @@
 """A sandbox's workspace as a whole, through its daemon: a tar stream, read or written in worker threads.
 
 What comes is bounded by nothing but time: who takes it counts. It arrives at a least rate, so a slow daemon is lost.
+What it sent quickly does not let it be silent for long.
 """
 
 import errno
@@ -18,6 +19,7 @@ TOP = "workspace"
 """How names in the stream begin."""
 
 _ANSWER_S = 30.0
+_SILENCE_S = 60.0
 _LEAST_BYTES_PER_S = 64 * 1024
 _PIECE_BYTES = 1024 * 1024
 _SAID_BYTES = 1024
@@ -38,7 +40,8 @@ def received(connection: socket.socket) -> Iterator[bytes]:
     with _broken():
         while True:
             began_s = time.monotonic()
-            connection.settimeout(max(_ANSWER_S + got_bytes / _LEAST_BYTES_PER_S - waited_s, 0.001))
+            left_s = _ANSWER_S + got_bytes / _LEAST_BYTES_PER_S - waited_s
+            connection.settimeout(max(min(left_s, _SILENCE_S), 0.001))
             piece = connection.recv(_PIECE_BYTES)
             waited_s = min(waited_s + time.monotonic() - began_s, got_bytes / _LEAST_BYTES_PER_S + _ANSWER_S)
             if not piece:

@@ -9,14 +9,16 @@ code ever follows it, and tool code may make any.
 """
 
 import asyncio
-import io
 import tarfile
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import IO, Literal, Protocol, TypeAlias, TypeVar, cast
+from typing import Literal, Protocol, TypeAlias, TypeVar
 
 from sandbox.engines.background import over
+from sandbox.engines.tar_stream import TarStream
 from sandbox.errors import SandboxUnavailable
 
 _Piece = TypeVar("_Piece")
@@ -40,6 +42,14 @@ _KINDS: dict[bytes, Kind] = {
     tarfile.LNKTYPE: "hardlink",
 }
 _TYPES = {kind: type_ for type_, kind in _KINDS.items() if type_ != tarfile.AREGTYPE}
+# Headers of 250,000 entries, of which a snapshot has no more (gateway/snapshots/snapshot_files.py), with the longest
+# paths that there are. Only a daemon that lies sends more.
+_HEADERS_BYTES = 3 * 1024**3
+# How long a stream may be waited for, in all; for each piece, its source has a time limit.
+_LEAST_BYTES_PER_S = 1024 * 1024
+_DELAY_S = 60.0
+# Beyond what file systems have; a daemon that writes it in a workspace has it as a floating-point number.
+_TIME_LIMIT_S = 2**53
 
 
 @dataclass(frozen=True)
@@ -94,24 +104,42 @@ async def streamed(
         raise
 
 
+def bounded(
+    pieces: Iterable[bytes], workspace_bytes: int, *, now_s: Callable[[], float] = time.monotonic
+) -> Iterator[bytes]:
+    """Pass a tar stream on; SandboxUnavailable once it is larger, or is waited for longer, than a workspace needs."""
+    limit_bytes = workspace_bytes + _HEADERS_BYTES
+    limit_s = limit_bytes / _LEAST_BYTES_PER_S + _DELAY_S
+    came_bytes, waited_s, coming = 0, 0.0, iter(pieces)
+    while True:
+        began_s = now_s()
+        piece = next(coming, None)
+        if piece is None:
+            return
+        waited_s += now_s() - began_s
+        came_bytes += len(piece)
+        if came_bytes > limit_bytes or waited_s > limit_s:
+            raise SandboxUnavailable(
+                f"reading the files of this thread was given up: {came_bytes:,} bytes came in {waited_s:,.0f} s, and a "
+                f"workspace of {workspace_bytes:,} bytes takes {limit_bytes:,} bytes and {limit_s:,.0f} s at most"
+            )
+        yield piece
+
+
 def read_tar(pieces: Iterable[bytes], root: str) -> Contents:
-    """Yield what is in a tar stream whose names begin with `root`; ArchiveBroken when it ends early."""
-    source = _Pieces(pieces)
-    try:
-        with tarfile.open(fileobj=cast("IO[bytes]", source), mode="r|", bufsize=PIECE_BYTES) as archive:
-            while (member := archive.next()) is not None:
-                entry = entry_of(member, root)
-                file = archive.extractfile(member) if entry.kind == "file" else None
-                yield entry, _content(file)
-                if entry.kind == "directory" and is_out_of_reach(entry.path):
-                    # An engine leaves out in silence what it cannot reach.
-                    yield WorkspaceEntry(entry.path, "misnamed"), iter(())
-                archive.members = []  # type: ignore[attr-defined] # it would keep all of them
-            end_bytes = archive.offset  # of the last entry
-    except tarfile.TarError as error:
-        raise ArchiveBroken(f"the files cannot be read to the end: {error}") from error
-    if source.rest() != _END or source.read_bytes < end_bytes + len(_END):
-        raise ArchiveBroken("the files cannot be read to the end: they change while they are read")
+    """Yield what is in a tar stream whose names begin with `root`; ArchiveBroken when it ends early, or is none."""
+    stream = TarStream(pieces)
+    while (entry := _next(stream, root)) is not None:
+        yield entry, _content(stream)
+        if entry.kind == "directory" and is_out_of_reach(entry.path):
+            # An engine leaves out in silence what it cannot reach.
+            yield WorkspaceEntry(entry.path, "misnamed"), iter(())
+
+
+def _next(stream: TarStream, root: str) -> WorkspaceEntry | None:
+    with _broken():
+        member = stream.next()
+        return None if member is None else entry_of(member, root)
 
 
 def is_out_of_reach(path: str, *, above_bytes: int = _ENGINE_BYTES) -> bool:
@@ -175,7 +203,8 @@ def entry_of(member: tarfile.TarInfo, root: str) -> WorkspaceEntry:
     if path is None:
         return WorkspaceEntry(member.name, "misnamed")
     size = member.size if kind == "file" else 0
-    return WorkspaceEntry(path, kind, member.mode & 0o7777, int(member.mtime), size, target)
+    modified_s = max(-_TIME_LIMIT_S, min(int(member.mtime), _TIME_LIMIT_S))
+    return WorkspaceEntry(path, kind, member.mode & 0o7777, modified_s, size, target)
 
 
 def _within(name: str, root: str) -> str | None:
@@ -186,40 +215,14 @@ def _within(name: str, root: str) -> str | None:
     return "/".join(parts[1:])
 
 
-def _content(file: IO[bytes] | None) -> Iterator[bytes]:
+def _content(stream: TarStream) -> Iterator[bytes]:
+    with _broken():
+        yield from stream.content()
+
+
+@contextmanager
+def _broken() -> Iterator[None]:
     try:
-        while file is not None and (piece := file.read(PIECE_BYTES)):
-            yield piece
-    except tarfile.TarError as error:
-        raise ArchiveBroken(f"a file cannot be read to the end: {error}") from error
-
-
-class _Pieces(io.RawIOBase):
-    """Pieces as tarfile reads a file, and the last bytes of them."""
-
-    def __init__(self, pieces: Iterable[bytes]) -> None:
-        self._pieces = iter(pieces)
-        self._piece = memoryview(b"")
-        self._last = b""
-        self.read_bytes = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def read(self, size: int = -1) -> bytes:
-        """Return up to `size` bytes; fewer, never none, while there are more."""
-        while not self._piece:
-            following = next(self._pieces, None)
-            if following is None:
-                return b""
-            self._piece = memoryview(following)
-        data, self._piece = bytes(self._piece[:size]), self._piece[size:]
-        self.read_bytes += len(data)
-        self._last = (self._last + data)[-len(_END) :] if len(data) < len(_END) else data[-len(_END) :]
-        return data
-
-    def rest(self) -> bytes:
-        """Read to the end, and return the last two blocks of it all."""
-        while self.read(PIECE_BYTES):
-            pass
-        return self._last
+        yield
+    except (tarfile.TarError, ValueError, OverflowError) as error:
+        raise ArchiveBroken(f"the files cannot be read to the end: {error}") from error

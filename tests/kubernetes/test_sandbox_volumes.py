@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
+import threading
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -11,6 +13,7 @@ import pytest
 import pytest_asyncio
 
 from sandbox.engines.kubernetes.kubernetes_engine import KubernetesEngine
+from sandbox.engines.workspace_archive import Contents, WorkspaceEntry
 from sandbox.errors import EngineFull, NoSpace, SandboxUnavailable
 from tests.conformance.kubernetes_engines import ClusterSite
 from tests.integration.sandbox.live_engine import run, text
@@ -132,3 +135,24 @@ async def test_a_volume_that_is_full_is_no_space_and_its_files_can_be_removed(
     again = await engine.create(spec())
     assert text(await run(again.shell, "rm big && echo more > b && cat b")) == "more\n"
     await engine.remove_all_of(spec().tenant)
+
+
+async def test_one_tenant_s_streams_leave_room_for_another_s_however_many_there_are(make_engine: MakeEngine) -> None:
+    engine, going_on = make_engine(), threading.Event()
+
+    def slow() -> Contents:
+        assert going_on.wait(60)
+        yield WorkspaceEntry("", "directory", 0o755), iter(())
+
+    many = [asyncio.create_task(engine.replace_workspace(spec(f"many{one}"), slow)) for one in range(4)]
+    try:
+        other = await engine.create(spec("other", tenant="tenant-b"))
+        async with asyncio.timeout(50):
+            assert await engine.save_workspace(other.spec, lambda contents: sum(1 for _ in contents)) == 1
+        assert not any(one.done() for one in many)
+    finally:
+        going_on.set()
+        ended = await asyncio.gather(*many, return_exceptions=True)
+    assert ended == [None] * 4
+    for tenant in ("tenant-a", "tenant-b"):
+        await engine.remove_all_of(tenant)

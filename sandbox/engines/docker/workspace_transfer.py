@@ -22,7 +22,7 @@ from sandbox.engines.docker.lock_directory import LockFiles
 from sandbox.engines.docker.parts import Parts, id_of
 from sandbox.engines.docker.request_threads import to_the_end
 from sandbox.engines.pooled_sandbox import pooled_id
-from sandbox.engines.workspace_archive import ArchiveBroken, Contents, Passing, read_tar, streamed, write_tar
+from sandbox.engines.workspace_archive import ArchiveBroken, Contents, Passing, bounded, read_tar, streamed, write_tar
 from sandbox.errors import NoSpace, SandboxBusy, SandboxError
 from sandbox.protocols import WORKSPACE
 from sandbox.sandbox import Owner, SandboxSpec, owner_by_name, owner_of
@@ -115,7 +115,7 @@ class WorkspaceTransfer:
             for left in reversed(range(3)):
                 try:
                     async with self.carrier(spec, await claims.pooled_of(owner)) as carrier:
-                        return await self._read(carrier, take)
+                        return await self._read(carrier, spec, take)
                 except ArchiveBroken as error:
                     if not left:
                         raise ArchiveBroken(f"{error}; wait until nothing writes in this thread") from error
@@ -175,11 +175,11 @@ class WorkspaceTransfer:
         finally:
             lock.retire()
 
-    async def _read(self, carrier: str, take: Callable[[Contents], _Value]) -> _Value:
+    async def _read(self, carrier: str, spec: SandboxSpec, take: Callable[[Contents], _Value]) -> _Value:
         def read(passing: Passing) -> _Value:
             # However it ends, the engine must not wait for a reader.
             with closing(self.parts.requests.archive_of(carrier, WORKSPACE)) as pieces:
-                return take(read_tar(passing(pieces), _ROOT))
+                return take(read_tar(bounded(passing(pieces), spec.limits.workspace_bytes), _ROOT))
 
         return await self._stream(read)
 

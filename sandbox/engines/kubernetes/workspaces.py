@@ -22,7 +22,7 @@ from sandbox.engines.kubernetes.boot import Boot
 from sandbox.engines.kubernetes.gates import Gate
 from sandbox.engines.kubernetes.kubernetes_requests import CLAIMS
 from sandbox.engines.kubernetes.parts import Parts
-from sandbox.engines.workspace_archive import ArchiveBroken, Contents, Passing, read_tar, streamed, write_tar
+from sandbox.engines.workspace_archive import ArchiveBroken, Contents, Passing, bounded, read_tar, streamed, write_tar
 from sandbox.errors import DaemonLost, SandboxBusy, SandboxError
 from sandbox.fair_semaphore import FairSemaphore
 from sandbox.sandbox import Owner, SandboxSpec, owner_of
@@ -31,8 +31,9 @@ log = logging.getLogger(__name__)
 
 _Value = TypeVar("_Value")
 
-# Each takes a thread of this process, and a Pod where no sandbox runs.
-_AT_ONCE, _WAITING_LIMIT = 4, 64
+# Each takes a thread of this process, and a Pod where no sandbox runs. One tenant never has all of them.
+_AT_ONCE, _OF_ONE_TENANT, _WAITING_LIMIT = 4, 2, 64
+_WAITING = "workspaces of this tenant wait to be saved or replaced"
 # How often a workspace is read anew that changes while it is read, or whose sandbox stops.
 _ATTEMPTS = 3
 
@@ -43,7 +44,9 @@ class Workspaces:
 
     parts: Parts
     boot: Boot
-    _turns: FairSemaphore = field(default_factory=lambda: FairSemaphore(_AT_ONCE, _WAITING_LIMIT))
+    _turns: FairSemaphore = field(
+        default_factory=lambda: FairSemaphore(_AT_ONCE, _WAITING_LIMIT, of_one=_OF_ONE_TENANT, what=_WAITING)
+    )
     _alone: set[Owner] = field(default_factory=set)
 
     async def save_workspace(self, spec: SandboxSpec, take: Callable[[Contents], _Value]) -> _Value | None:
@@ -54,7 +57,7 @@ class Workspaces:
                 for left in reversed(range(_ATTEMPTS)):
                     try:
                         async with self._reached(owner, spec) as channel:
-                            return None if channel is None else await self._read(channel, take)
+                            return None if channel is None else await self._read(channel, spec, take)
                     except (ArchiveBroken, DaemonLost, OSError) as error:
                         if not left:
                             raise ArchiveBroken(f"{error}; wait until nothing writes in this thread") from error
@@ -144,11 +147,12 @@ class Workspaces:
         await self.parts.remove_pod(gate.owner, name)
         await gate.write(replace(gate.record, carrier=""))
 
-    async def _read(self, channel: Channel, take: Callable[[Contents], _Value]) -> _Value:
+    async def _read(self, channel: Channel, spec: SandboxSpec, take: Callable[[Contents], _Value]) -> _Value:
         with await remote_archive.opened(channel) as connection:
 
             def read(passing: Passing) -> _Value:
-                return take(read_tar(passing(remote_archive.received(connection)), remote_archive.TOP))
+                pieces = bounded(passing(remote_archive.received(connection)), spec.limits.workspace_bytes)
+                return take(read_tar(pieces, remote_archive.TOP))
 
             return await _in_thread(read, connection)
 

@@ -48,6 +48,7 @@ async def test_files_go_from_one_thread_into_another_and_belong_to_its_tool_user
         source.shell,
         "mkdir -p d/e && printf abc > d/e/f && chmod 640 d/e/f && ln d/e/f d/twin && ln -s /etc/passwd link"
         " && mkfifo pipe && cp /bin/true su && chmod 4755 su && printf x > \"$(printf 'odd\\377\\nname')\""
+        " && far=d/$(printf %0240d/ $(seq 12)) && mkdir -p $far && printf long > ${far}é && ln -s /${far}é d/far"
         " && chmod 700 d",
     )
     assert made.exit_code == 0, text(made)
@@ -64,11 +65,12 @@ async def test_files_go_from_one_thread_into_another_and_belong_to_its_tool_user
     assert not target.borrow()
     await engine.remove(target.id)
     again = await engine.create(spec("to"))
-    looked = "ls -b; stat -c %a,%u d d/e/f su; id -u; cat d/twin; echo; stat -c %h d/twin; readlink link; echo x >> su"
-    *listed, d, f, su, user, abc, names, link = text(await run(again.shell, looked)).splitlines()
+    looked = "ls -b; stat -c %a,%u d d/e/f su; id -u; cat d/twin; echo; stat -c %h d/twin; readlink link"
+    looked += "; cat .$(readlink d/far); echo; echo x >> su"
+    *listed, d, f, su, user, abc, names, link, far = text(await run(again.shell, looked)).splitlines()
     assert listed == ["d", "link", "odd\\377\\nname", "su"]
     assert [d, f, su] == [f"700,{user}", f"640,{user}", f"755,{user}"]
-    assert (abc, names, link) == ("abc", "2", "/etc/passwd")
+    assert (abc, names, link, far) == ("abc", "2", "/etc/passwd", "long")
     await engine.remove(source.id)
     await engine.remove(again.id)
 

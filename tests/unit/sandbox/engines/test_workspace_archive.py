@@ -97,6 +97,31 @@ def test_nothing_at_all_is_no_workspace() -> None:
         list(read_tar(iter([]), "workspace"))
 
 
+def record(key: bytes, value: bytes) -> bytes:
+    length = len(key) + len(value) + 3
+    length += len(str(length + len(str(length))))
+    return b"%d %s=%s\n" % (length, key, value)
+
+
+def test_what_a_docker_engine_says_before_a_member_is_read_and_of_it_what_a_workspace_has() -> None:
+    path, target = b"workspace/" + b"\xff\n=" * 1200, b"/" * 4095
+    said = record(b"SCHILY.xattr.security.capability", b"\x01\0\0\x02\n=" + bytes(14)) + record(b"gid", b"600000002")
+    said += record(b"linkpath", target) + record(b"path", path) + record(b"uid", b"600000002")
+    size = record(b"path", b"workspace/large") + record(b"size", b"700") + record(b"mtime", b"7.9")
+    stream = tar(
+        (member("././@PaxHeader", tarfile.XHDTYPE, len(said)), said),
+        (member("workspace/cut", tarfile.SYMTYPE, target="cut"), b""),
+        (member("././@PaxHeader", tarfile.XHDTYPE, len(size)), size),
+        (member("workspace/cut", size=700), b"x" * 700),
+    )
+    found = [(entry, b"".join(content)) for entry, content in read_tar(in_pieces(stream), "workspace")]
+    name = path.removeprefix(b"workspace/").decode("utf-8", "surrogateescape")
+    assert found == [
+        (WorkspaceEntry(name, "symlink", target=target.decode()), b""),
+        (WorkspaceEntry("large", "file", modified_s=7, size_bytes=700), b"x" * 700),
+    ]
+
+
 def test_devices_and_names_outside_of_the_workspace_are_distinguished() -> None:
     stream = tar(
         (member("workspace/pipe", tarfile.FIFOTYPE), b""),
