@@ -304,6 +304,8 @@ def _daemon(site: Site, spec: SandboxSpec, claim_name: str) -> Made:
         "--workspace-files": limits.workspace_files,
         "--disk-reserve-bytes": limits.disk_reserve_bytes,
         "--seccomp-filters": int(limits.seccomp_filters),
+        # A kubelet gives a tmpfs no limit of files (sandbox/engines/posture.py).
+        "--extended-attributes": 0,
         # A Pod cannot say these. The kernel counts processes by user, and these users are the claim's alone.
         "--open-files": limits.open_files,
         "--processes": limits.pids,

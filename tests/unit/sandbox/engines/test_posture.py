@@ -11,7 +11,7 @@ import pytest
 from sandbox.engines.containment import CAPABILITIES
 from sandbox.engines.docker.boot import Blueprint
 from sandbox.engines.docker.container_config import Site
-from sandbox.engines.posture import HostKernel, landlock_of, own_namespaces, weaknesses
+from sandbox.engines.posture import HostKernel, kubernetes, landlock_of, own_namespaces, weaknesses
 from sandbox.errors import PostureTooWeak
 from sandbox.sandbox import SandboxLimits, SandboxSpec
 from sandbox.v1 import channel_pb2 as pb
@@ -117,6 +117,14 @@ def test_a_sandbox_as_strong_as_its_spec_has_no_weakness() -> None:
 def test_seccomp_filters_that_the_policy_allows_are_no_weakness() -> None:
     asked = dataclasses.replace(spec(), limits=dataclasses.replace(LIMITS, seccomp_filters=True))
     assert weaknesses(posture(seccomp_filters_refused=False), asked) == []
+
+
+def test_extended_attributes_are_a_weakness_where_nothing_limits_the_files_of_a_tmpfs() -> None:
+    assert weaknesses(posture(extended_attributes_refused=False), spec()) == []
+    promise = kubernetes(pids_limited=True)
+    assert weaknesses(posture(extended_attributes_refused=True), spec(), promise=promise) == []
+    (said,) = weaknesses(posture(extended_attributes_refused=False), spec(), promise=promise)
+    assert "can set extended attributes" in said
 
 
 def test_limits_tighter_than_asked_are_no_weakness() -> None:
