@@ -275,7 +275,11 @@ def _prepare(site: Site) -> Made:
 
 
 def _relay(site: Site) -> Made:
-    """Return the container that ends TLS: it shares the channel's directory with the daemon, and nothing else."""
+    """Return the container that ends TLS: of files it shares the channel's directory with the daemon, and no other.
+
+    All containers of a Pod share its network, IPC namespace and /dev/shm, so tool code is there, too. The relay must
+    use none of it but its port: no shared memory or queue, no abstract socket, nothing on loopback (docs/channel.md).
+    """
     options = {
         "--listen": f"$(POD_IP):{RELAY_PORT}",
         "--socket": f"{CHANNEL_DIRECTORY}/daemon.sock",
