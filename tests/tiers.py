@@ -41,6 +41,7 @@ _REPEATED = {
     "docker-around",
     "docker-remote",
     "memory-around",
+    "kubernetes-agent-sandbox",
     "kubernetes-around",
     "kubernetes-tenants",
 }

@@ -91,6 +91,7 @@ def _kubernetes(base: Foundation, on_transition: OnTransition) -> OpenedEngine:
         topology_spread=own.topology_spread,
         image_pull_secrets=own.image_pull_secrets,
         tenants={digest(name): one.kubernetes.model_dump(exclude_none=True) for name, one in config.tenants.items()},
+        mode=own.mode,
     )
     kubeconfig = None if own.kubeconfig is None else config.path(own.kubeconfig)
     engine = KubernetesEngine(

@@ -18,6 +18,7 @@ from sandbox.engines.kubernetes.kubernetes_requests import (
     GATEWAY_VERBS,
     LEASES,
     NAMED,
+    SANDBOX_VERBS,
     VERBS,
     KubernetesRequests,
     Resource,
@@ -88,14 +89,17 @@ class ClusterSite:
         self.kubeconfig = cluster.write_kubeconfig(directory / "kubeconfig", self.token)
 
     def _granted(self) -> str:
+        sandboxes = {} if kinds.AGENTS in self.cluster.api.withheld else SANDBOX_VERBS
         token = self.cluster.grant(self.keys_namespace, ACCOUNT, rules(dict(GATEWAY_VERBS)))
         name = f"{self.keys_namespace}-{ACCOUNT}"
         about = {"apiVersion": "rbac.authorization.k8s.io/v1", "metadata": {"name": name, "namespace": self.namespace}}
         here = {LEASES: VERBS[LEASES]} if self.namespace_per_tenant else VERBS
         if self.namespace_per_tenant:
-            self.cluster.grant(self.keys_namespace, ACCOUNT, cluster_rules(), everywhere=True)
+            self.cluster.grant(
+                self.keys_namespace, ACCOUNT, [*cluster_rules(), *rules(dict(sandboxes))], everywhere=True
+            )
         self.cluster.apply(
-            {**about, "kind": "Role", "rules": rules(dict(here))},
+            {**about, "kind": "Role", "rules": rules({**here, **sandboxes})},
             {
                 **about,
                 "kind": "RoleBinding",
@@ -127,9 +131,10 @@ class ClusterSite:
         allowances: Allowances = unlimited,
         site: Mapping[str, object] | None = None,
         clock: Callable[[], float] = time.time,
+        mode: str = "auto",
     ) -> KubernetesEngine:
         return KubernetesEngine(
-            self.site(instance, **(site or {})),
+            self.site(instance, mode=mode, **(site or {})),
             KubernetesRequests(self.kubeconfig),
             inspection=inspection or NoWalls(),
             on_transition=on_transition,
@@ -148,15 +153,15 @@ class ClusterSite:
         """Return what there is of sandboxes and workspaces, as `KIND NAME`."""
         return [
             f"{'workspace' if kind == kinds.CLAIM else kind.kind} {made['metadata']['name']}"
-            for kind in (kinds.POD, kinds.CLAIM, kinds.LEASE)
+            for kind in (kinds.SANDBOX, kinds.POD, kinds.CLAIM, kinds.LEASE)
             for namespace in self.namespaces
             for made in self.cluster.objects(kind, namespace)
         ]
 
 
 @contextlib.contextmanager
-def cluster_of_sandboxes() -> Iterator[Cluster]:
-    with running_cluster(IMAGES, agent_sandbox=False) as cluster:
+def cluster_of_sandboxes(*, agent_sandbox: bool = False, lag_s: float = 0) -> Iterator[Cluster]:
+    with running_cluster(IMAGES, agent_sandbox=agent_sandbox, lag_s=lag_s) as cluster:
         yield cluster
 
 

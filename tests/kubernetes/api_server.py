@@ -59,6 +59,8 @@ class ApiServer:
     """Return what a Pod's container has written."""
     transports: dict[tuple[str, int], asyncio.BaseTransport] = field(default_factory=dict)
     withheld: set[str] = field(default_factory=set)
+    outdated: set[str] = field(default_factory=set)
+    """Groups of which v1alpha1 alone is said to be served."""
     """API groups that this cluster does not have."""
     requests: Requests = field(init=False)
     seen: list[Use] = field(default_factory=list)
@@ -247,7 +249,9 @@ class ApiServer:
             groups = sorted({(kind.group, kind.version) for kind in served if kind.group})
             return {"kind": "APIGroupList", "apiVersion": "v1", "groups": [_group(*group) for group in groups]}
         if parts[0] == "apis" and len(parts) == 2:
-            versions = {kind.version for kind in served if kind.group == parts[1]}
+            versions = {
+                "v1alpha1" if parts[1] in self.outdated else one.version for one in served if one.group == parts[1]
+            }
             if not versions:
                 raise no_such_path()
             return {"kind": "APIGroup", "apiVersion": "v1", **_group(parts[1], versions.pop())}

@@ -11,6 +11,7 @@
     workspaces                              a thread's files as a whole
     attached                                the sandboxes that this process uses, and what it shares with others
     gates, records                          a thread's record and its gate: one Lease
+    workloads                               what runs a sandbox: a Pod, or a Sandbox of agents.x-k8s.io
     setup                                   the instance's keys
     namespaces, allowance                   what each namespace of sandboxes has, and the most it may have
     mirror                                  a copy of Pods and Leases, kept by watches

@@ -56,6 +56,15 @@ class Resource:
         return f"{root}{scope}/{self.plural}{f'/{name}' if name else ''}"
 
 
+@dataclass(frozen=True)
+class _Group(Resource):
+    """A group of kinds itself: every account may read which versions of it are served."""
+
+    def path(self, namespace: str, name: str = "") -> str:
+        del namespace, name
+        return f"/apis/{self.group}"
+
+
 PODS = Resource("", "v1", "pods")
 CLAIMS = Resource("", "v1", "persistentvolumeclaims")
 SECRETS = Resource("", "v1", "secrets")
@@ -64,6 +73,7 @@ NETWORK_POLICIES = Resource("networking.k8s.io", "v1", "networkpolicies")
 QUOTAS = Resource("", "v1", "resourcequotas")
 LIMIT_RANGES = Resource("", "v1", "limitranges")
 NAMESPACES = Resource("", "v1", "namespaces")
+SANDBOXES = Resource("agents.x-k8s.io", "v1beta1", "sandboxes")
 
 # Of the warm pool, which there is in one namespace for all tenants.
 _OF_POOL: Mapping[Resource, frozenset[str]] = {PODS: frozenset({"get", "patch"}), CLAIMS: frozenset({"get", "patch"})}
@@ -98,6 +108,11 @@ NAMED: Mapping[Resource, str] = {
     LIMIT_RANGES: "airlock-limits",
 }
 """The one object of a kind in each tenant's namespace, by its name."""
+
+SANDBOX_VERBS: Mapping[Resource, frozenset[str]] = {SANDBOXES: frozenset({"create", "delete", "get", "list", "patch"})}
+"""What is asked besides in the mode agent-sandbox, of the namespaces of sandboxes."""
+
+_GRANTED = {**CLUSTER_VERBS, **VERBS, **SANDBOX_VERBS}
 
 GATEWAY_VERBS: Mapping[Resource, frozenset[str]] = {SECRETS: frozenset({"create", "get"})}
 """All that is asked of the gateway's own namespace, for the key of the instance's authority."""
@@ -161,10 +176,17 @@ class KubernetesRequests:
         """Replace an object and return it; Conflict if it has changed, None if it is gone."""
         return await self._ask("update", resource, namespace, made["metadata"]["name"], body=made)
 
-    async def swap(self, resource: Resource, namespace: str, name: str, version: str, metadata: Made) -> Made | None:
-        """Change an object's metadata if it is as it was at a version, and return it; as update() otherwise."""
-        body = {"metadata": {**metadata, "resourceVersion": version}}
-        return await self._ask("patch", resource, namespace, name, body=body)
+    async def patch(self, resource: Resource, namespace: str, name: str, change: Made) -> Made | None:
+        """Merge a change into an object and return it; None if it is gone.
+
+        One that names a resourceVersion is merged only into the object as it was then, or Conflict.
+        """
+        return await self._ask("patch", resource, namespace, name, body=change)
+
+    async def versions(self, group: str) -> frozenset[str]:
+        """Return the versions of a group of kinds that are served."""
+        found = await self._ask("get", _Group(group, "", "versions"), "") or {"versions": []}
+        return frozenset(str(one["version"]) for one in found["versions"])
 
     async def delete(self, resource: Resource, namespace: str, name: str, *, version: str = "") -> bool:
         """Begin to delete an object, return whether it was there. With `version` only as it was then, or Conflict."""
@@ -225,7 +247,7 @@ class KubernetesRequests:
         body: Made | None = None,
     ) -> Made | None:
         """Return the answer; None for 404."""
-        if verb not in (VERBS.get(resource) or CLUSTER_VERBS[resource]):
+        if not isinstance(resource, _Group) and verb not in _GRANTED[resource]:
             raise AssertionError(f"{verb} {resource.plural} is not among the verbs that the gateway is granted")
         method = _METHODS.get(verb, "GET")
         pause_s, renewed = _FIRST_PAUSE_S, False
@@ -333,7 +355,7 @@ class KubernetesRequests:
         if code == 403 and any(words in said for words in _NOT_YET):
             return _Passing(f"{what}: {said}", _NOT_YET_S)
         if code == 403:
-            return _forbidden(verb, resource, namespace, said)
+            return forbidden(verb, resource, namespace, said)
         if code == 409:
             return Conflict(f"{what}: {said}")
         if code == 410:
@@ -344,7 +366,8 @@ class KubernetesRequests:
         return SandboxUnavailable(f"{what}: {said}")
 
 
-def _forbidden(verb: str, resource: Resource, namespace: str, said: str) -> SandboxUnavailable:
+def forbidden(verb: str, resource: Resource, namespace: str, said: str) -> SandboxUnavailable:
+    """Return the error of a request that the cluster forbids, or of one of its controllers."""
     if "exceeded quota" in said or "maximum" in said:
         return EngineFull(
             f"namespace {namespace!r} has no room left: {said}. Remove sandboxes or workspaces, or raise its "

@@ -69,7 +69,8 @@ class Site:
     """Where an instance makes its sandboxes, and what the operator says of every one.
 
     `runtime_volume`: whether the daemon's bundle is copied from `runtime_image` into each Pod, or mounted, which needs
-    image volumes. `gateway_namespace` and `gateway_selector` say which Pods may reach a sandbox's relay. With
+    image volumes. `gateway_namespace` and `gateway_selector` say which Pods may reach a sandbox's relay. `mode` is what
+    runs a sandbox: a Pod, or a Sandbox of agents.x-k8s.io; "auto" means the latter where the cluster serves it. With
     `namespace_per_tenant` only the threads' Leases are in `namespace`. `tenants` has what is otherwise for some
     tenants, by their digests: of the four fields before it.
     """
@@ -87,6 +88,7 @@ class Site:
     tolerations: Sequence[Mapping[str, Any]] = ()
     topology_spread: Sequence[Mapping[str, Any]] = ()
     tenants: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    mode: Literal["auto", "pods", "agent-sandbox"] = "auto"
 
     @property
     def keys_namespace(self) -> str:
@@ -234,6 +236,18 @@ def pod(
     labels = site.labels(POOLED if owner is None else kind, owner)
     metadata = {"name": name, "namespace": site.namespace_of(owner), "labels": labels}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": body}
+
+
+def sandbox(pod: Made) -> Made:
+    """Return the Sandbox of agents.x-k8s.io whose controller makes a Pod.
+
+    The claim is the Pod's, not the Sandbox's, for the controller removes its own with it. Labels reach the Pod by the
+    template: the network policy and the mirror go by them.
+    """
+    metadata = pod["metadata"]
+    template = {"metadata": {"labels": metadata["labels"]}, "spec": pod["spec"]}
+    spec = {"operatingMode": "Running", "podTemplate": template}
+    return {"apiVersion": "agents.x-k8s.io/v1beta1", "kind": "Sandbox", "metadata": metadata, "spec": spec}
 
 
 def _bundle_volume(site: Site) -> Made:
