@@ -309,7 +309,9 @@ def test_roles_grant_what_the_engine_declares_and_nothing_else(rendered: dict[st
         return {(resource.group, resource.plural, verb) for resource, asked in verbs.items() for verb in asked}
 
     one = rendered["least"]
-    assert _verbs(one.one("Role", f"{RELEASE}-sandboxes")["rules"]) == declared({**requests.VERBS, **requests.SANDBOX_VERBS})
+    assert _verbs(one.one("Role", f"{RELEASE}-sandboxes")["rules"]) == declared(
+        {**requests.VERBS, **requests.SANDBOX_VERBS}
+    )
     assert _verbs(one.one("Role")["rules"]) == declared(requests.GATEWAY_VERBS)
     assert one.all("ClusterRole") == []
     apart = rendered["namespace per tenant"]

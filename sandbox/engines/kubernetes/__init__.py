@@ -18,6 +18,7 @@
     pods                                    what a Pod's status means
     manifests                               the objects: all isolation that a Pod has
     kubernetes_requests                     the API: verbs, errors, retries, watches; imports kubernetes_asyncio
+    refusals                                what it means that the cluster forbids something
 
 The cluster sees digests and sizes; the names of threads are in the records of Leases alone (records.py).
 

@@ -17,7 +17,8 @@ import aiohttp
 from kubernetes_asyncio import client, config
 from kubernetes_asyncio.config.config_exception import ConfigException
 
-from sandbox.errors import EngineFull, EngineUnavailable, RuntimeMissing, SandboxUnavailable
+from sandbox.engines.kubernetes.refusals import forbidden
+from sandbox.errors import EngineUnavailable, SandboxUnavailable
 
 log = logging.getLogger(__name__)
 
@@ -355,7 +356,7 @@ class KubernetesRequests:
         if code == 403 and any(words in said for words in _NOT_YET):
             return _Passing(f"{what}: {said}", _NOT_YET_S)
         if code == 403:
-            return forbidden(verb, resource, namespace, said)
+            return forbidden(verb, resource.plural, namespace, said)
         if code == 409:
             return Conflict(f"{what}: {said}")
         if code == 410:
@@ -364,33 +365,6 @@ class KubernetesRequests:
             waited = (headers or {}).get("Retry-After", "")
             return _Passing(f"{what}: {said}", float(waited) if waited.isdecimal() else 0.0)
         return SandboxUnavailable(f"{what}: {said}")
-
-
-def forbidden(verb: str, resource: Resource, namespace: str, said: str) -> SandboxUnavailable:
-    """Return the error of a request that the cluster forbids, or of one of its controllers."""
-    if "exceeded quota" in said or "maximum" in said:
-        return EngineFull(
-            f"namespace {namespace!r} has no room left: {said}. Remove sandboxes or workspaces, or raise its "
-            "ResourceQuota or LimitRange"
-        )
-    if "being terminated" in said:
-        return SandboxUnavailable(
-            f"namespace {namespace!r} is being deleted: wait until it is gone. One for all tenants must be created "
-            "again, or another one be set in sandbox.kubernetes.namespace"
-        )
-    if "RuntimeClass" in said:
-        return RuntimeMissing(f"{said}: install it, or set another runtime in the policy's sandbox section")
-    if "PodSecurity" in said:
-        return SandboxUnavailable(
-            f"{said}. Label namespace {namespace!r} with pod-security.kubernetes.io/enforce=baseline: the daemon "
-            "starts as root"
-        )
-    if "cannot" in said:
-        return SandboxUnavailable(
-            f"the gateway's account lacks a permission: grant {verb} on {resource.plural} in namespace {namespace!r} "
-            f"({said})"
-        )
-    return SandboxUnavailable(f"the cluster refuses to {verb} {resource.plural}: {said}")
 
 
 def _status(data: bytes) -> Mapping[str, Any]:

@@ -17,11 +17,11 @@ from sandbox.engines.kubernetes.kubernetes_requests import (
     KubernetesRequests,
     Made,
     Resource,
-    forbidden,
 )
 from sandbox.engines.kubernetes.manifests import Site
 from sandbox.engines.kubernetes.namespaces import Namespaces
 from sandbox.engines.kubernetes.records import owner_in
+from sandbox.engines.kubernetes.refusals import forbidden
 from sandbox.errors import SandboxUnavailable
 from sandbox.sandbox import Owner
 
@@ -51,7 +51,7 @@ class Workloads(Protocol):
         """Raise SandboxUnavailable, of the fitting class, where no Pod is made; if `lasting` also for what may pass."""
 
     def absent(self, pod: Made) -> str:
-        """Return what to do about a Pod that was not made in time; "" where nobody else makes it."""
+        """Return what to do about a Pod that was not made in time; "" where the gateway makes it itself."""
 
     async def stop(self, owner: Owner | None, name: str) -> None:
         """End a Pod so that it can be started again, and wait for its end."""
@@ -150,7 +150,7 @@ class SandboxWorkloads(PodWorkloads):
             return
         said = plain_text(str(ready.get("message") or ""))[:_SHOWN]
         if "is forbidden" in said and "cannot" not in said:
-            raise forbidden("create", PODS, namespace, said)
+            raise forbidden("create", PODS.plural, namespace, said)
         if lasting:
             raise SandboxUnavailable(f"the controller of agent-sandbox makes no Pod: {said}")
 
