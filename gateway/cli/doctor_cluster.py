@@ -26,8 +26,6 @@ from sandbox.errors import EngineFull, EngineUnavailable, RuntimeMissing, Sandbo
 from sandbox.file_rules import FILE_RULES_LANDLOCK_VERSION
 from sandbox.sandbox import Sandbox, SandboxSpec
 
-_AGENTS = "agents.x-k8s.io"
-_AGENTS_VERSION = "v1beta1"
 _BY_HAND = "kubernetes.io/no-provisioner"
 # Certificates of the channel are valid from an hour before they are made.
 _CLOCKS_FAIL_S, _CLOCKS_WARN_S = 1800.0, 30.0
@@ -60,8 +58,8 @@ class ClusterChecks:
         try:
             self.slow.at("the Kubernetes cluster")
             await self._check_api(requests)
-            if await self._check_account(preflight):
-                await self._check_agents(preflight)
+            sandboxes = await self._check_agents(preflight)
+            if await self._check_account(preflight, sandboxes=sandboxes):
                 by_hand = await self._check_storage(preflight)
                 if preflight.site.namespace_per_tenant:
                     fix = "for a look at images, network and a sandbox, set namespace_per_tenant: false in a copy of it"
@@ -94,11 +92,11 @@ class ClusterChecks:
         detail = f"{apart_s:.0f} s apart from the cluster's"
         self._add("clock", apart_s <= _CLOCKS_WARN_S, detail, fix, warn=apart_s <= _CLOCKS_FAIL_S)
 
-    async def _check_account(self, preflight: Preflight) -> bool:
+    async def _check_account(self, preflight: Preflight, *, sandboxes: bool) -> bool:
         """Check namespace and permissions; return whether anything else can be checked."""
-        missing = await preflight.missing()
+        missing = await preflight.missing(sandboxes=sandboxes)
         fix = f"grant the gateway's account {'; '.join(missing)}: the Role of deploy/helm/airlock has all"
-        count = preflight.count
+        count = len(preflight.asked(sandboxes=sandboxes))
         self._add("permissions", not missing, f"{len(missing) or count} {'missing' if missing else 'granted'}", fix)
         refused = await preflight.namespace()
         where = preflight.site.namespace
@@ -107,16 +105,17 @@ class ClusterChecks:
         )
         return not missing and refused is None
 
-    async def _check_agents(self, preflight: Preflight) -> None:
-        served = await preflight.served(_AGENTS)
-        if not served:
-            self._add("agent-sandbox", True, "not installed: sandboxes are plain Pods")
-            return
-        detail = f"{_AGENTS} {', '.join(served)}"
-        fix = (
-            f"install agent-sandbox 1.0.0 or newer, which serves {_AGENTS_VERSION}; until then sandboxes are plain Pods"
-        )
-        self._add("agent-sandbox", _AGENTS_VERSION in served, detail, fix, warn=True)
+    async def _check_agents(self, preflight: Preflight) -> bool:
+        """Check that the cluster serves what a sandbox is to be; return whether that is a Sandbox object."""
+        try:
+            sandboxes = await preflight.uses_sandboxes()
+        except EngineUnavailable:
+            raise
+        except SandboxError as error:
+            self._add("agent-sandbox", False, f"not served as mode {preflight.site.mode} needs it", str(error))
+            return False
+        self._add("agent-sandbox", True, f"sandboxes are {'Sandbox objects' if sandboxes else 'plain Pods'}")
+        return sandboxes
 
     async def _check_storage(self, preflight: Preflight) -> bool:
         """Check the class of the workspaces' volumes; return whether they are made by hand."""

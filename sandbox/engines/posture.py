@@ -249,7 +249,7 @@ def weaknesses(
                 f"{posture.tool_oom_score_adj_min}, the daemon's is {posture.daemon_oom_score_adj}); the engine's "
                 "seccomp profile must let Landlock be used: upgrade the engine."
             )
-        found += _shared_namespaces(posture, host.gateway_namespaces)
+        found += _shared_namespaces(posture, host.gateway_namespaces, spec.runtime)
         found += _loose_limits(posture, spec, swap_limited=host.swap_limited, pids_limited=promise.pids_limited)
     return found
 
@@ -302,13 +302,15 @@ def _open_calls(posture: pb.Posture, spec: SandboxSpec, *, files_limited: bool) 
     return found
 
 
-def _shared_namespaces(posture: pb.Posture, gateway: Mapping[str, int]) -> list[str]:
+def _shared_namespaces(posture: pb.Posture, gateway: Mapping[str, int], runtime: str) -> list[str]:
     inodes = {namespace.kind: namespace.inode for namespace in posture.namespaces}
     found = []
     for kind, first in _FIRST_NAMESPACES.items():
         inode = inodes.get(kind, 0)
         if not inode:
             found.append(f"Its {kind} namespace is unknown.")
+        elif kind == "net" and runtime == "kata":
+            continue  # the first one of a virtual machine that is the sandbox's own
         elif inode in (first, gateway.get(kind)):
             found.append(f"It shares the {kind} namespace of the host or of the gateway.")
     return found

@@ -279,11 +279,12 @@ async def test_an_image_that_nodes_cannot_have_is_named(
 async def test_agent_sandbox_of_another_version_is_named(home: Home, place: ClusterSite) -> None:
     place.cluster.api.outdated[kinds.AGENTS] = "v1alpha1"
     try:
-        found = (await checked(home, place))["agent-sandbox"]
+        found = (await checked(home, place, mode="auto"))["agent-sandbox"]
     finally:
         place.cluster.api.outdated.clear()
-    assert (found.state, found.detail) == ("warning", "agents.x-k8s.io v1alpha1")
-    assert "install agent-sandbox 1.0.0" in found.fix
+    assert (found.state, found.detail) == ("failed", "not served as mode auto needs it")
+    assert "serves agents.x-k8s.io/v1alpha1 alone" in found.fix
+    assert "install agent-sandbox 1.0 or later" in found.fix
 
 
 # --- what is left ---

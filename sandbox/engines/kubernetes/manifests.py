@@ -73,8 +73,9 @@ class Site:
     `runtime_volume`: whether the daemon's bundle is copied from `runtime_image` into each Pod, or mounted, which needs
     image volumes. `gateway_namespace` and `gateway_selector` say which Pods may reach a sandbox's relay, and
     `gateway_cidrs` which addresses outside of Pods. `keys` is the namespace of the instance's key, by default that of
-    the gateway. With `namespace_per_tenant` only the threads' Leases are in `namespace`. `tenants` has what is
-    otherwise for some tenants, by their digests: of the four fields before it.
+    the gateway. `mode` is what runs a sandbox: a Pod, or a Sandbox of agents.x-k8s.io; "auto" means the latter where
+    the cluster serves it. With `namespace_per_tenant` only the threads' Leases are in `namespace`. `tenants` has what
+    is otherwise for some tenants, by their digests: of the four fields before it.
     """
 
     instance: str
@@ -92,6 +93,7 @@ class Site:
     tolerations: Sequence[Mapping[str, Any]] = ()
     topology_spread: Sequence[Mapping[str, Any]] = ()
     tenants: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    mode: Literal["auto", "pods", "agent-sandbox"] = "auto"
 
     @property
     def keys_namespace(self) -> str:
@@ -244,6 +246,18 @@ def _placement(site: Site) -> Made:
         "imagePullSecrets": [{"name": name} for name in site.image_pull_secrets],
     }
     return {name: value for name, value in chosen.items() if value}
+
+
+def sandbox(pod: Made) -> Made:
+    """Return the Sandbox of agents.x-k8s.io whose controller makes a Pod.
+
+    The claim is the Pod's, not the Sandbox's, for the controller removes its own with it. Labels reach the Pod by the
+    template: the network policy and the mirror go by them.
+    """
+    metadata = pod["metadata"]
+    template = {"metadata": {"labels": metadata["labels"]}, "spec": pod["spec"]}
+    spec = {"operatingMode": "Running", "podTemplate": template}
+    return {"apiVersion": "agents.x-k8s.io/v1beta1", "kind": "Sandbox", "metadata": metadata, "spec": spec}
 
 
 def _bundle_volume(site: Site) -> Made:

@@ -232,6 +232,13 @@ def test_every_capability_that_a_container_is_given_is_allowed_and_has_its_numbe
     assert weaknesses(posture(capabilities_bounding=sum(1 << number for number in names.values())), spec()) == []
 
 
+def test_a_virtual_machine_has_a_network_namespace_of_its_own_that_is_its_first() -> None:
+    first = posture(namespaces=namespaces(net=0xEFFFFFF9))
+    assert weaknesses(first, spec("kata")) == []
+    assert weaknesses(first, spec())
+    assert weaknesses(posture(namespaces=namespaces(net=0xEFFFFFF9, pid=0xEFFFFFFC)), spec("kata"))
+
+
 def test_under_gvisor_the_kernel_s_limits_are_not_looked_at_but_users_mounts_and_capabilities_are() -> None:
     silent = posture(
         seccomp_mode=0,
