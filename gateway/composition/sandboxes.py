@@ -1,5 +1,7 @@
 """Builds the engine that creates sandboxes, and the keeper that leases one to each thread."""
 
+from __future__ import annotations
+
 import contextlib
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Collection
@@ -7,6 +9,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, fields
 from functools import partial
 from itertools import islice
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -30,7 +33,6 @@ from gateway.telemetry.observed import ObservedCreation, ObservedLeases
 from gateway.telemetry.telemetry import Telemetry
 from gateway.tenancy.quotas import Quotas
 from gateway.tenancy.tenants import Tenants
-from sandbox.engines.docker.image_pulls import ImagePulls, PullingCreation, pullable
 from sandbox.engines.engine import Creator, Engine
 from sandbox.engines.fair_creation import FairCreation
 from sandbox.engines.pooled_sandbox import PoolKind, PoolSource
@@ -39,6 +41,9 @@ from sandbox.errors import SandboxError
 from sandbox.keeper.keeper import ImageGate, Keeper, Leases
 from sandbox.keeper.places import KeeperLimits
 from sandbox.keeper.sandbox_keeper import SandboxKeeper
+
+if TYPE_CHECKING:
+    from sandbox.engines.docker.image_pulls import ImagePulls
 
 # The number of tenants whose policies count; the pool also follows the actual demand of all.
 _TENANTS = 64
@@ -66,6 +71,8 @@ def decorated_creation(
     if pooled is not None:
         creator = pool = pooled(creator)
     if pulls is not None:
+        from sandbox.engines.docker.image_pulls import PullingCreation  # noqa: PLC0415 - see engines.py
+
         creator = PullingCreation(creator, pulls)
     if telemetry.on:
         creator = ObservedCreation(creator, telemetry)
@@ -177,8 +184,11 @@ def _creation(opened: OpenedEngine, base: Foundation) -> tuple[Creator, SandboxP
     settings, pulls = base.config.sandbox, opened.pulls
 
     def pooled(source: PoolSource, creator: Creator) -> SandboxPool:
-        pulled = pullable if pulls is not None else lambda _: False
-        return SandboxPool(creator, opened.engine, source, limit=settings.pool_limit, pulls=pulled)
+        if pulls is None:
+            return SandboxPool(creator, opened.engine, source, limit=settings.pool_limit)
+        from sandbox.engines.docker.image_pulls import pullable  # noqa: PLC0415 - see engines.py
+
+        return SandboxPool(creator, opened.engine, source, limit=settings.pool_limit, pulls=pullable)
 
     async def quotas_of(tenant: str) -> QuotasSection:
         return (await base.tenants.named(tenant)).policy.document.quotas
