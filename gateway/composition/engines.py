@@ -1,6 +1,6 @@
 """Builds the engine that the configuration names, with what only some engines have.
 
-The parts of Docker and of Kubernetes are loaded for gateways that use them: the client of either is large.
+Each is loaded for the gateways that use it: the clients of Docker and of Kubernetes are large.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from gateway.serving.directory_locks import locked_for
 from gateway.storage.database import identity_of
 from gateway.storage.engine_store import ChannelStore
 from sandbox.engines.engine import Engine
-from sandbox.engines.local.memory_engine import MemoryEngine
 from sandbox.engines.pooled_sandbox import PoolSource
 from sandbox.transition import OnTransition
 
@@ -61,6 +60,8 @@ async def open_engine(stack: AsyncExitStack, base: Foundation, on_transition: On
 
 
 def _memory(base: Foundation, on_transition: OnTransition) -> OpenedEngine:
+    from sandbox.engines.local.memory_engine import MemoryEngine  # noqa: PLC0415 - see the top of the module
+
     config, settings = base.config, base.config.sandbox
     log.warning("sandbox.engine is memory: every command runs on this machine, unconfined, as the gateway's user")
     root = config.path(config.state_dir).resolve() / "memory"
@@ -69,7 +70,7 @@ def _memory(base: Foundation, on_transition: OnTransition) -> OpenedEngine:
 
 def _kubernetes(base: Foundation, on_transition: OnTransition) -> OpenedEngine:
     try:
-        from gateway.composition.cluster_limits import cluster_limits  # noqa: PLC0415 - an extra
+        from gateway.composition.cluster_limits import cluster_limits  # noqa: PLC0415 - as above
         from gateway.composition.kubernetes import requests_of, site_of  # noqa: PLC0415 - as above
         from sandbox.engines.kubernetes.boot import Inspection  # noqa: PLC0415 - as above
         from sandbox.engines.kubernetes.kubernetes_engine import KubernetesEngine  # noqa: PLC0415 - as above
@@ -92,7 +93,7 @@ def _kubernetes(base: Foundation, on_transition: OnTransition) -> OpenedEngine:
 
 
 async def _docker(stack: AsyncExitStack, base: Foundation, on_transition: OnTransition) -> OpenedEngine:
-    from gateway.sandboxes.docker_access import docker_requests  # noqa: PLC0415 - see the top of the module
+    from gateway.sandboxes.docker_access import docker_requests  # noqa: PLC0415 - as above
     from sandbox.engines.docker.docker_engine import DockerEngine  # noqa: PLC0415 - as above
     from sandbox.engines.docker.image_pulls import ImagePulls  # noqa: PLC0415 - as above
     from sandbox.engines.docker.workspace_transfer import EngineDisk  # noqa: PLC0415 - as above

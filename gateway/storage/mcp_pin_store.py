@@ -5,9 +5,8 @@ A row is written when a server shows other tools than before, and when an operat
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, delete, select, update
 
