@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, fields
 from functools import partial
@@ -126,7 +127,7 @@ class PoolTarget:
 class Sandboxes:
     """The engine, its id, its sandboxes, and where their snapshots are.
 
-    The id is None while the engine does not answer.
+    The id is None while the engine does not answer. `prepared` ends when sandboxes can be made, or not yet.
     """
 
     engine: Engine
@@ -135,6 +136,7 @@ class Sandboxes:
     leases: Leases
     ping: Check
     snapshots: Place
+    prepared: Awaitable[None]
 
 
 async def open_sandboxes(stack: AsyncExitStack, base: Foundation) -> Sandboxes:
@@ -156,10 +158,7 @@ async def open_sandboxes(stack: AsyncExitStack, base: Foundation) -> Sandboxes:
     await keeper.adopt(left)
     await stack.enter_async_context(totalled(base.telemetry, keeper))
     await _watch_disks(stack, base, opened)
-    try:
-        await engine.prepare()
-    except SandboxError as error:  # the operator can fix it while the gateway runs
-        log.warning("no sandbox can be made", error=str(error))
+    prepared = await stack.enter_async_context(_preparing(engine))
     if pool is not None:
         await stack.enter_async_context(filling_pool(pool, base))
     leases: Leases = ImageGate(keeper)
@@ -170,7 +169,24 @@ async def open_sandboxes(stack: AsyncExitStack, base: Foundation) -> Sandboxes:
     engine_id = None
     with contextlib.suppress(SandboxError):
         engine_id = await engine.id()
-    return Sandboxes(engine, engine_id, keeper, leases, engine.ping, snapshots)
+    return Sandboxes(engine, engine_id, keeper, leases, engine.ping, snapshots, prepared)
+
+
+@contextlib.asynccontextmanager
+async def _preparing(engine: Engine) -> AsyncIterator[Awaitable[None]]:
+    """Prepare an engine while other parts are built; what it makes is not left half made at the end of the block."""
+
+    async def prepare() -> None:
+        try:
+            await engine.prepare()
+        except SandboxError as error:  # the operator can fix it while the gateway runs
+            log.warning("no sandbox can be made", error=str(error))
+
+    task = asyncio.create_task(prepare(), name="preparing the engine")
+    try:
+        yield task
+    finally:
+        await asyncio.wait({task})
 
 
 async def _watch_disks(stack: AsyncExitStack, base: Foundation, opened: OpenedEngine) -> None:
