@@ -74,10 +74,8 @@ async def running_gateway(config: Config, listen: str, worker: Worker = _ALONE) 
         base = await open_foundation(stack, config, worker)
         doors = await make_doors(base)
         sandboxes = await open_sandboxes(stack, base)
-        # Loaded in a thread, while the engine is prepared: either takes some tenths of a second.
-        await asyncio.to_thread(importlib.import_module, "gateway.composition.http")
-        from gateway.composition import services as of  # noqa: PLC0415 - as above
-        from gateway.composition.http import open_http  # noqa: PLC0415 - as above
+        await _load("services")
+        from gateway.composition import services as of  # noqa: PLC0415 - see _load
 
         lease = of.make_lease(base, sandboxes, listen)
         await stack.enter_async_context(lease.hold(slot.predecessors))
@@ -85,7 +83,12 @@ async def running_gateway(config: Config, listen: str, worker: Worker = _ALONE) 
         work = of.start_work(stack, base, sandboxes, lease, doors)
         interceptors = await _interceptors(stack, base)
         server = make_server(*interceptors, shared=worker.supervised)
-        http = open_http(config, interceptors, shared=worker.supervised)
+        http = None
+        if config.http.listen is not None:
+            await _load("http")
+            from gateway.composition.http import open_http  # noqa: PLC0415 - as above
+
+            http = open_http(config, config.http.listen, interceptors, shared=worker.supervised)
         served = (server,) if http is None else (server, http.services)
         services = await of.add_services(served, server, base, sandboxes, work)
         address = bind(server, listen, config)
@@ -112,6 +115,11 @@ async def running_gateway(config: Config, listen: str, worker: Worker = _ALONE) 
         sys.setswitchinterval(0.001)
         at = None if http is None else http.address
         yield Gateway(address, at, base.telemetry.metrics_address, base.store, base.tenants, base.policies)
+
+
+async def _load(part: str) -> None:
+    """Load a part in a thread, while the engine is prepared: either takes some tenths of a second."""
+    await asyncio.to_thread(importlib.import_module, f"gateway.composition.{part}")
 
 
 async def _interceptors(stack: AsyncExitStack, base: Foundation) -> tuple[Any, ...]:
