@@ -63,9 +63,8 @@ async def running_gateway(config: Config, listen: str, worker: Worker = _ALONE) 
     # The command line checks it too; this is for other callers.
     for address in (listen, *((config.http.listen,) if config.http.listen else ())):
         refuse_unconfined(config, address, workers=2 if worker.supervised else 1)
-    drain_wakeups(asyncio.get_running_loop())
-    make_fair(asyncio.get_running_loop())
-    follow_rpcs(asyncio.get_running_loop())
+    for improve in (drain_wakeups, make_fair, follow_rpcs):
+        improve(asyncio.get_running_loop())
     state_dir = config.path(config.state_dir)
     async with AsyncExitStack() as stack:
         if not worker.supervised:
