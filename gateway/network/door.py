@@ -7,10 +7,8 @@ for their limits, and for a policy that no longer allows them.
 import asyncio
 import contextlib
 import contextvars
-import importlib
 import math
 import socket
-import sys
 import time
 from collections import defaultdict, deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
@@ -26,6 +24,7 @@ from agent.tools.call_events import EVENTS
 from gateway.network.connection_records import ConnectionRecords
 from gateway.network.decision import CallUnderWay, ConnectionPolicy, Target
 from gateway.network.http_request import refusal
+from gateway.network.late_connection import serve
 from gateway.network.opening import TRUST_FILES, Opening
 from gateway.network.outgoing import Exits, Outgoing
 from gateway.network.own_connections import OwnConnections
@@ -51,8 +50,6 @@ _TUNNELS_SPARE = 16
 _ACCEPT_AGAIN_S = 0.5
 # How long the end of a call waits for its connections to end; those of programs that it left running go on.
 _ENDING_S = 0.1
-# Loaded with the first connection, in a thread, since it takes a moment; most gateways have none.
-_RELAY = "gateway.network.connection"
 log = structlog.get_logger(__name__)
 
 
@@ -269,10 +266,7 @@ class Door:
     async def _serve(self, connection: socket.socket, exits: Exits) -> None:
         CURRENT_TENANT.set(self.policy.thread.tenant)
         try:
-            with contextlib.closing(connection):
-                if _RELAY not in sys.modules:
-                    await asyncio.to_thread(importlib.import_module, _RELAY)
-                await importlib.import_module(_RELAY).serve(connection, exits)
+            await serve(connection, exits)
         except Exception:
             log.exception("a connection of tool code failed", sandbox=self.sandbox.id)
 
