@@ -1,20 +1,21 @@
 """Runs a gateway: builds its parts in order (gateway/composition) and closes them in reverse order."""
 
+from __future__ import annotations
+
 import asyncio
 import contextlib
 import gc
+import importlib
 import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gateway.composition.foundation import Foundation, open_foundation
-from gateway.composition.http import Http, open_http
 from gateway.composition.network import make_doors
 from gateway.composition.sandboxes import open_sandboxes
-from gateway.composition.services import SERVICES, Services, Work, add_services, make_anchoring, make_lease, start_work
 from gateway.config.config import Config
 from gateway.data_lifecycle.retention import Retention, TrustedTime
 from gateway.errors import AirlockError
@@ -32,6 +33,10 @@ from gateway.support.background import Periodic, in_background
 from gateway.support.clock import now_us
 from gateway.telemetry.rpc import RpcInterceptor
 from gateway.tenancy.tenants import Tenants
+
+if TYPE_CHECKING:
+    from gateway.composition.http import Http
+    from gateway.composition.services import Services, Work
 
 _ALONE = Worker()
 
@@ -58,9 +63,8 @@ async def running_gateway(config: Config, listen: str, worker: Worker = _ALONE) 
     # The command line checks it too; this is for other callers.
     for address in (listen, *((config.http.listen,) if config.http.listen else ())):
         refuse_unconfined(config, address, workers=2 if worker.supervised else 1)
-    drain_wakeups(asyncio.get_running_loop())
-    make_fair(asyncio.get_running_loop())
-    follow_rpcs(asyncio.get_running_loop())
+    for improve in (drain_wakeups, make_fair, follow_rpcs):
+        improve(asyncio.get_running_loop())
     state_dir = config.path(config.state_dir)
     async with AsyncExitStack() as stack:
         if not worker.supervised:
@@ -69,26 +73,35 @@ async def running_gateway(config: Config, listen: str, worker: Worker = _ALONE) 
         base = await open_foundation(stack, config, worker)
         doors = await make_doors(base)
         sandboxes = await open_sandboxes(stack, base)
-        lease = make_lease(base, sandboxes, listen)
+        await _load("services")
+        from gateway.composition import services as of  # noqa: PLC0415 - see _load
+
+        lease = of.make_lease(base, sandboxes, listen)
         await stack.enter_async_context(lease.hold(slot.predecessors))
         slot.record(base.process_id)
-        work = start_work(stack, base, sandboxes, lease, doors)
+        work = of.start_work(stack, base, sandboxes, lease, doors)
         interceptors = await _interceptors(stack, base)
         server = make_server(*interceptors, shared=worker.supervised)
-        http = open_http(config, interceptors, shared=worker.supervised)
+        http = None
+        if config.http.listen is not None:
+            await _load("http")
+            from gateway.composition.http import open_http  # noqa: PLC0415 - as above
+
+            http = open_http(config, config.http.listen, interceptors, shared=worker.supervised)
         served = (server,) if http is None else (server, http.services)
-        services = await add_services(served, server, base, sandboxes, work)
+        services = await of.add_services(served, server, base, sandboxes, work)
         address = bind(server, listen, config)
+        await sandboxes.prepared
         trusted = TrustedTime(base.database, now_us)
         retention = Retention(RetentionStore(base.database), config.retention, trusted)
         await stack.enter_async_context(retention.following())
         if config.audit.anchor is not None and not worker.index:  # the first worker anchors for all
-            anchoring = make_anchoring(base, config.audit.anchor)
+            anchoring = of.make_anchoring(base, config.audit.anchor)
             await stack.enter_async_context(anchoring.following(config.audit.anchor.every_s))
         for remove, what in ((work.snapshots.sweep, "snapshots"), (services.forks.remove_half_made, "forks")):
             tidying = Periodic(remove, 0, f"unfinished {what} stay until the next start", (AirlockError,))
             await stack.enter_async_context(in_background(tidying.once(), f"tidying: {what}"))
-        needs = needs_of(SERVICES, base.database, sandboxes.ping)
+        needs = needs_of(of.SERVICES, base.database, sandboxes.ping)
         await stack.enter_async_context(Health(services.healthy, needs).following())
         await server.start()
         if http is not None:
@@ -101,6 +114,11 @@ async def running_gateway(config: Config, listen: str, worker: Worker = _ALONE) 
         sys.setswitchinterval(0.001)
         at = None if http is None else http.address
         yield Gateway(address, at, base.telemetry.metrics_address, base.store, base.tenants, base.policies)
+
+
+async def _load(part: str) -> None:
+    """Load a part in a thread, while the engine is prepared: either takes some tenths of a second."""
+    await asyncio.to_thread(importlib.import_module, f"gateway.composition.{part}")
 
 
 async def _interceptors(stack: AsyncExitStack, base: Foundation) -> tuple[Any, ...]:

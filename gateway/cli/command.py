@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar, cast, get_t
 
 import typer
 
+from gateway.cli.plain_values import PlainCommand, PlainGroup
 from gateway.cli.terminal import (
     DEFAULT_ADDRESS,
     EXIT_BAD_NEWS,
@@ -244,10 +245,10 @@ class Commands(typer.Typer):
     """A group of commands, built from functions and coroutine functions as described at the top of this module."""
 
     def __init__(self, **settings: Any) -> None:
-        super().__init__(no_args_is_help=True, **settings)
+        super().__init__(no_args_is_help=True, **{"cls": PlainGroup, **settings})
 
     def command(self, name: str | None = None, **settings: Any) -> Callable[[F], F]:
-        add = super().command(name, **settings)
+        add = super().command(name, **{"cls": PlainCommand, **settings})
 
         def added(function: F) -> F:
             add(command(function))

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
 from gateway.cli.command import Commands
+from gateway.cli.plain_values import PlainGroup
 from gateway.cli.terminal import out
 
 # In the order of --help.
@@ -32,7 +32,7 @@ class _Subcommands(UserDict[str, Any]):
         return self.data[name]
 
 
-class _Airlock(TyperGroup):
+class _Airlock(PlainGroup):
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
         self.commands = _Subcommands()

@@ -13,14 +13,14 @@ from rich.text import Text
 from gateway.cli.command import CONFIG, Cli, Commands
 from gateway.cli.printable import Rows, one_line
 from gateway.cli.terminal import SlowWork, fail, out
-from gateway.config.config import Config
-from gateway.config.model_settings import OneModelSettings
 from gateway.errors import Misconfigured
 
 if TYPE_CHECKING:
     from agent.models.model_check import ModelReport
     from agent.models.openai_model import OpenAIModel
     from agent.models.settings import RequestSettings
+    from gateway.config.config import Config
+    from gateway.config.model_settings import OneModelSettings
 
 app = Commands(help="Models: what an endpoint can do, and which settings it needs.")
 
@@ -95,6 +95,9 @@ async def check(
 
 
 def _named(name: str, config: Path, base_url: str, api_key_env: str) -> list[OneModelSettings]:
+    from gateway.config.config import Config
+    from gateway.config.model_settings import OneModelSettings
+
     if base_url:
         if not name:
             fail("--base-url needs the NAME of a model there")

@@ -13,9 +13,9 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer.core import TyperCommand
 
 from gateway.cli.command import Commands, GatewayCli, InThread
+from gateway.cli.plain_values import PlainCommand
 from gateway.cli.printable import Rows, local_time
 from gateway.cli.terminal import EXIT_DENIED, EXIT_NOT_RUN, EXIT_TIMED_OUT, SafeBytes, err, fail, out, print_json
 from gateway.errors import PermissionDenied, ScopeMissing
@@ -201,7 +201,7 @@ def _state(process: Process) -> str:
     return process.outcome if detail is None else f"{process.outcome} {detail}"
 
 
-class ExecCommand(TyperCommand):
+class ExecCommand(PlainCommand):
     """A command that exits with the code of what it runs, so wrong usage has a code outside 1 to 124."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:

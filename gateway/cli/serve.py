@@ -58,6 +58,7 @@ def serve(  # noqa: PLR0913 - one parameter per option of the command
 
     It then refuses new calls, gives active calls drain_s to finish, and removes or keeps sandboxes (sandbox.on_stop).
     """
+    gc.disable()  # until the gateway is ready: what is imported stays, and looking for garbage takes 0.1 s
     files = _ReadyFiles(ready_file, http_ready_file)
     files.check()
     from gateway.config.config import Config
@@ -91,7 +92,6 @@ def serve(  # noqa: PLR0913 - one parameter per option of the command
 
 
 async def _serve(cli: Cli, config: Config, listen: str, files: _ReadyFiles) -> None:
-    gc.disable()  # until the gateway is ready: what is imported stays, and looking for garbage takes 0.1 s
     from gateway.server import running_gateway
 
     stop = _stop_on_signals(config)
@@ -103,7 +103,6 @@ async def _serve(cli: Cli, config: Config, listen: str, files: _ReadyFiles) -> N
 
 async def _serve_as_worker(config: Config, listen: str, worker: Worker, ready_fd: int) -> None:
     """Serve as one of several workers; the parent reports readiness."""
-    gc.disable()  # as in _serve
     from gateway.server import running_gateway
     from gateway.serving.workers import PARENT_DIED
 
@@ -141,6 +140,7 @@ async def _supervise(
         _on_hang_up(lambda: None if stop.is_set() else stop_them())
         try:
             await workers.start()
+            gc.enable()
             if not stop.is_set():
                 async with _ready(cli, config, Serving(address, http, workers.metrics, count), files):
                     await stop.wait()

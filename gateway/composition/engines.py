@@ -1,29 +1,32 @@
-"""Builds the engine that the configuration names, with what only some engines have."""
+"""Builds the engine that the configuration names, with what only some engines have.
+
+Each is loaded for the gateways that use it: the clients of Docker and of Kubernetes are large.
+"""
+
+from __future__ import annotations
 
 import contextlib
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import structlog
 
 from gateway.composition.foundation import Foundation
 from gateway.errors import Misconfigured
-from gateway.sandboxes.channel_claim import channel_use, claim_channels
-from gateway.sandboxes.docker_access import docker_requests
 from gateway.serving.directory_locks import locked_for
 from gateway.storage.database import identity_of
 from gateway.storage.engine_store import ChannelStore
-from sandbox.engines.docker.docker_engine import DockerEngine
-from sandbox.engines.docker.docker_requests import DockerRequests
-from sandbox.engines.docker.image_pulls import ImagePulls
-from sandbox.engines.docker.workspace_transfer import EngineDisk
 from sandbox.engines.engine import Engine
-from sandbox.engines.local.memory_engine import MemoryEngine
 from sandbox.engines.pooled_sandbox import PoolSource
 from sandbox.transition import OnTransition
+
+if TYPE_CHECKING:
+    from sandbox.engines.docker.docker_engine import DockerEngine
+    from sandbox.engines.docker.docker_requests import DockerRequests
+    from sandbox.engines.docker.image_pulls import ImagePulls
 
 log = structlog.get_logger(__name__)
 
@@ -57,6 +60,8 @@ async def open_engine(stack: AsyncExitStack, base: Foundation, on_transition: On
 
 
 def _memory(base: Foundation, on_transition: OnTransition) -> OpenedEngine:
+    from sandbox.engines.local.memory_engine import MemoryEngine  # noqa: PLC0415 - see the top of the module
+
     config, settings = base.config, base.config.sandbox
     log.warning("sandbox.engine is memory: every command runs on this machine, unconfined, as the gateway's user")
     root = config.path(config.state_dir).resolve() / "memory"
@@ -65,11 +70,10 @@ def _memory(base: Foundation, on_transition: OnTransition) -> OpenedEngine:
 
 def _kubernetes(base: Foundation, on_transition: OnTransition) -> OpenedEngine:
     try:
-        # Loaded on demand: its client is an extra of the distribution.
-        from gateway.composition.cluster_limits import cluster_limits  # noqa: PLC0415
-        from gateway.composition.kubernetes import requests_of, site_of  # noqa: PLC0415
-        from sandbox.engines.kubernetes.boot import Inspection  # noqa: PLC0415
-        from sandbox.engines.kubernetes.kubernetes_engine import KubernetesEngine  # noqa: PLC0415
+        from gateway.composition.cluster_limits import cluster_limits  # noqa: PLC0415 - as above
+        from gateway.composition.kubernetes import requests_of, site_of  # noqa: PLC0415 - as above
+        from sandbox.engines.kubernetes.boot import Inspection  # noqa: PLC0415 - as above
+        from sandbox.engines.kubernetes.kubernetes_engine import KubernetesEngine  # noqa: PLC0415 - as above
     except ModuleNotFoundError as error:
         raise Misconfigured(
             f"sandbox.engine: kubernetes needs the package {error.name}: install `airlock-agent-gateway[kubernetes]`"
@@ -89,6 +93,11 @@ def _kubernetes(base: Foundation, on_transition: OnTransition) -> OpenedEngine:
 
 
 async def _docker(stack: AsyncExitStack, base: Foundation, on_transition: OnTransition) -> OpenedEngine:
+    from gateway.sandboxes.docker_access import docker_requests  # noqa: PLC0415 - as above
+    from sandbox.engines.docker.docker_engine import DockerEngine  # noqa: PLC0415 - as above
+    from sandbox.engines.docker.image_pulls import ImagePulls  # noqa: PLC0415 - as above
+    from sandbox.engines.docker.workspace_transfer import EngineDisk  # noqa: PLC0415 - as above
+
     config, settings = base.config, base.config.sandbox
     requests = partial(docker_requests, config)
     engine = DockerEngine(
@@ -117,6 +126,8 @@ async def _claim_channels(
     stack: AsyncExitStack, base: Foundation, engine: DockerEngine, requests: DockerRequests
 ) -> None:
     """Refuse a directory of another engine or database, before anything in it counts as an orphan."""
+    from gateway.sandboxes.channel_claim import channel_use, claim_channels  # noqa: PLC0415 - as above
+
     channels = base.config.resolved_channel_dir()
     use = await channel_use(requests, await engine.id(), base.instance, channels)
     engine.boot.channels_identity = await claim_channels(use, ChannelStore(base.database))

@@ -1,19 +1,31 @@
-"""Builds the HTTP listener: the services that it calls in this process, and the protocols that it carries."""
+"""Builds the HTTP listener: the services that it calls in this process, and the protocols that it carries.
+
+It is loaded where a listener is configured: starlette, uvicorn and what they carry are large.
+"""
 
 import contextlib
 import socket
 from collections.abc import AsyncIterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gateway.composition.foundation import Foundation
 from gateway.composition.services import Services, service_files
 from gateway.config.config import Config
+from gateway.e2b.access import Access
+from gateway.e2b.face import E2bFace
+from gateway.e2b.lifecycle import Lifecycle
+from gateway.http.app import make_app
+from gateway.http.calls import Calls
+from gateway.http.files import FileContents
+from gateway.http.health import health_routes
+from gateway.http.json_calls import JsonCalls
+from gateway.http.listener import HttpListener, address_of, bind
+from gateway.http.openapi import openapi_routes
+from gateway.mcp.authorization import Authorization
+from gateway.mcp.face import McpFace
 from gateway.serving.in_process import InProcessServices
+from gateway.serving.listening import is_loopback
 from gateway.storage.e2b_store import E2bStore
-
-if TYPE_CHECKING:
-    from gateway.e2b.face import E2bFace
-    from gateway.http.listener import HttpListener
 
 
 class Http:
@@ -29,17 +41,6 @@ class Http:
     @contextlib.asynccontextmanager
     async def serving(self, base: Foundation, services: Services) -> AsyncIterator[None]:
         """Serve until the block ends; Misconfigured if the TLS files are unusable."""
-        from gateway.http.app import make_app  # noqa: PLC0415 - see open_http
-        from gateway.http.calls import Calls  # noqa: PLC0415 - as above
-        from gateway.http.files import FileContents  # noqa: PLC0415 - as above
-        from gateway.http.health import health_routes  # noqa: PLC0415 - as above
-        from gateway.http.json_calls import JsonCalls  # noqa: PLC0415 - as above
-        from gateway.http.listener import HttpListener  # noqa: PLC0415 - as above
-        from gateway.http.openapi import openapi_routes  # noqa: PLC0415 - as above
-        from gateway.mcp.authorization import Authorization  # noqa: PLC0415 - as above
-        from gateway.mcp.face import McpFace  # noqa: PLC0415 - as above
-        from gateway.serving.listening import is_loopback  # noqa: PLC0415 - as above
-
         calls = Calls(self.services)
         json_calls = JsonCalls(calls, service_files())
         mcp = McpFace(calls, Authorization.of(self._config, services.authenticate))
@@ -53,11 +54,7 @@ class Http:
         async with mcp.running(), e2b.following(), self._listener.serving():
             yield
 
-    def _e2b(self, base: Foundation, services: Services) -> "E2bFace":
-        from gateway.e2b.access import Access  # noqa: PLC0415 - see open_http
-        from gateway.e2b.face import E2bFace  # noqa: PLC0415 - as above
-        from gateway.e2b.lifecycle import Lifecycle  # noqa: PLC0415 - as above
-
+    def _e2b(self, base: Foundation, services: Services) -> E2bFace:
         store = E2bStore(base.database)
         access = Access(store, services.authenticate, self.services)
         return E2bFace(access, Lifecycle(store, access, services.threads, services.admin, base.tenants))
@@ -68,14 +65,7 @@ class Http:
             await self._listener.stop(grace_s)
 
 
-def open_http(config: Config, interceptors: Sequence[Any], *, shared: bool) -> Http | None:
-    """Return the listener, None if none is configured; Misconfigured if its address cannot be used.
-
-    A gateway without one imports nothing of starlette and uvicorn.
-    """
-    if config.http.listen is None:
-        return None
-    from gateway.http.listener import address_of, bind  # noqa: PLC0415 - as above
-
-    bound = bind(config.http.listen, shared=shared)
-    return Http(config, bound, address_of(bound, config.http.listen), InProcessServices(interceptors))
+def open_http(config: Config, listen: str, interceptors: Sequence[Any], *, shared: bool) -> Http:
+    """Return the listener at an address; Misconfigured if that cannot be used."""
+    bound = bind(listen, shared=shared)
+    return Http(config, bound, address_of(bound, listen), InProcessServices(interceptors))

@@ -1,12 +1,16 @@
 """Builds the engine that creates sandboxes, and the keeper that leases one to each thread."""
 
+from __future__ import annotations
+
+import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, fields
 from functools import partial
 from itertools import islice
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -30,7 +34,6 @@ from gateway.telemetry.observed import ObservedCreation, ObservedLeases
 from gateway.telemetry.telemetry import Telemetry
 from gateway.tenancy.quotas import Quotas
 from gateway.tenancy.tenants import Tenants
-from sandbox.engines.docker.image_pulls import ImagePulls, PullingCreation, pullable
 from sandbox.engines.engine import Creator, Engine
 from sandbox.engines.fair_creation import FairCreation
 from sandbox.engines.pooled_sandbox import PoolKind, PoolSource
@@ -39,6 +42,9 @@ from sandbox.errors import SandboxError
 from sandbox.keeper.keeper import ImageGate, Keeper, Leases
 from sandbox.keeper.places import KeeperLimits
 from sandbox.keeper.sandbox_keeper import SandboxKeeper
+
+if TYPE_CHECKING:
+    from sandbox.engines.docker.image_pulls import ImagePulls
 
 # The number of tenants whose policies count; the pool also follows the actual demand of all.
 _TENANTS = 64
@@ -66,6 +72,8 @@ def decorated_creation(
     if pooled is not None:
         creator = pool = pooled(creator)
     if pulls is not None:
+        from sandbox.engines.docker.image_pulls import PullingCreation  # noqa: PLC0415 - see engines.py
+
         creator = PullingCreation(creator, pulls)
     if telemetry.on:
         creator = ObservedCreation(creator, telemetry)
@@ -119,7 +127,7 @@ class PoolTarget:
 class Sandboxes:
     """The engine, its id, its sandboxes, and where their snapshots are.
 
-    The id is None while the engine does not answer.
+    The id is None while the engine does not answer. `prepared` ends when sandboxes can be made, or not yet.
     """
 
     engine: Engine
@@ -128,6 +136,7 @@ class Sandboxes:
     leases: Leases
     ping: Check
     snapshots: Place
+    prepared: Awaitable[None]
 
 
 async def open_sandboxes(stack: AsyncExitStack, base: Foundation) -> Sandboxes:
@@ -149,10 +158,7 @@ async def open_sandboxes(stack: AsyncExitStack, base: Foundation) -> Sandboxes:
     await keeper.adopt(left)
     await stack.enter_async_context(totalled(base.telemetry, keeper))
     await _watch_disks(stack, base, opened)
-    try:
-        await engine.prepare()
-    except SandboxError as error:  # the operator can fix it while the gateway runs
-        log.warning("no sandbox can be made", error=str(error))
+    prepared = await stack.enter_async_context(_preparing(engine))
     if pool is not None:
         await stack.enter_async_context(filling_pool(pool, base))
     leases: Leases = ImageGate(keeper)
@@ -163,7 +169,24 @@ async def open_sandboxes(stack: AsyncExitStack, base: Foundation) -> Sandboxes:
     engine_id = None
     with contextlib.suppress(SandboxError):
         engine_id = await engine.id()
-    return Sandboxes(engine, engine_id, keeper, leases, engine.ping, snapshots)
+    return Sandboxes(engine, engine_id, keeper, leases, engine.ping, snapshots, prepared)
+
+
+@contextlib.asynccontextmanager
+async def _preparing(engine: Engine) -> AsyncIterator[Awaitable[None]]:
+    """Prepare an engine while other parts are built; what it makes is not left half made at the end of the block."""
+
+    async def prepare() -> None:
+        try:
+            await engine.prepare()
+        except SandboxError as error:  # the operator can fix it while the gateway runs
+            log.warning("no sandbox can be made", error=str(error))
+
+    task = asyncio.create_task(prepare(), name="preparing the engine")
+    try:
+        yield task
+    finally:
+        await asyncio.wait({task})
 
 
 async def _watch_disks(stack: AsyncExitStack, base: Foundation, opened: OpenedEngine) -> None:
@@ -177,8 +200,11 @@ def _creation(opened: OpenedEngine, base: Foundation) -> tuple[Creator, SandboxP
     settings, pulls = base.config.sandbox, opened.pulls
 
     def pooled(source: PoolSource, creator: Creator) -> SandboxPool:
-        pulled = pullable if pulls is not None else lambda _: False
-        return SandboxPool(creator, opened.engine, source, limit=settings.pool_limit, pulls=pulled)
+        if pulls is None:
+            return SandboxPool(creator, opened.engine, source, limit=settings.pool_limit)
+        from sandbox.engines.docker.image_pulls import pullable  # noqa: PLC0415 - see engines.py
+
+        return SandboxPool(creator, opened.engine, source, limit=settings.pool_limit, pulls=pullable)
 
     async def quotas_of(tenant: str) -> QuotasSection:
         return (await base.tenants.named(tenant)).policy.document.quotas

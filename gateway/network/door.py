@@ -21,10 +21,10 @@ import structlog
 from agent.events import discard
 from agent.tool_call import CallContext
 from agent.tools.call_events import EVENTS
-from gateway.network.connection import serve
 from gateway.network.connection_records import ConnectionRecords
 from gateway.network.decision import CallUnderWay, ConnectionPolicy, Target
 from gateway.network.http_request import refusal
+from gateway.network.late_connection import serve
 from gateway.network.opening import TRUST_FILES, Opening
 from gateway.network.outgoing import Exits, Outgoing
 from gateway.network.own_connections import OwnConnections

@@ -4,17 +4,20 @@ Servers differ in how they read a request that is not plainly written. One that 
 refused: what was judged is what the server gets.
 """
 
+from __future__ import annotations
+
 import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import unquote
 
-import h11
-
 from gateway.policy.hosts import canonical_host, shown_endpoint
+
+if TYPE_CHECKING:
+    import h11
 
 Headers = tuple[tuple[bytes, bytes], ...]
 _Authority = tuple[str, int]

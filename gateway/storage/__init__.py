@@ -4,7 +4,7 @@ The database, whichever it is:
     connecting, migration               SQLite or PostgreSQL; the revisions of the schema
     columns, tables, triggers           the schema
     database, writer                    opening and identifying it; its readers, shared fairly; its one writer
-    prepared                            statements compiled once
+    insertion, prepared                 rows that may be there; statements compiled once
     queries                             what every store has: rows as dataclasses, filters, pages, slices
     engine_store                        what gateways of one engine share
 Threads and runs:

@@ -14,10 +14,10 @@ from weakref import WeakKeyDictionary
 
 from pydantic import JsonValue
 from sqlalchemy import Connection, Engine, bindparam, delete, func, insert, select, update
-from sqlalchemy.dialects import postgresql, sqlite
 
 from airlock.audit_chain import PRUNED, START_DIGEST, record_digest
 from gateway.storage.database import Database
+from gateway.storage.insertion import insert_new
 from gateway.storage.prepared import Prepared
 from gateway.storage.tables import audit_heads, audit_records
 from gateway.storage.writer import at_the_end
@@ -42,10 +42,6 @@ _MOVE = Prepared(
     .where(audit_heads.c.tenant == bindparam("of_tenant"))
     .values(sequence=bindparam("to_sequence"), digest=bindparam("to_digest"))
 )
-_BEGIN: Mapping[str, Any] = {
-    "sqlite": sqlite.insert(audit_heads).on_conflict_do_nothing(),
-    "postgresql": postgresql.insert(audit_heads).on_conflict_do_nothing(),
-}
 # The tenants whose chain this process has seen, by database.
 _BEGUN: WeakKeyDictionary[Engine, set[str]] = WeakKeyDictionary()
 
@@ -181,4 +177,4 @@ def _begin(connection: Connection, tenants: Collection[str]) -> None:
         {"tenant": tenant, "sequence": 0, "digest": START_DIGEST, "first_sequence": 1, "before_digest": START_DIGEST}
         for tenant in tenants
     ]
-    connection.execute(_BEGIN[connection.dialect.name], rows)
+    connection.execute(insert_new(audit_heads, connection.dialect.name), rows)

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Row, literal, select, tuple_, update
-from sqlalchemy.dialects import postgresql, sqlite
 
 from gateway.storage.audit_store import AuditEntry
+from gateway.storage.insertion import insert_new
 from gateway.storage.queries import Queries, mapped, transaction, with_thread
 from gateway.storage.tables import e2b_sandboxes, threads
 from gateway.support.paging import Place
@@ -20,10 +20,6 @@ from gateway.support.paging import Place
 RUNNING, PAUSED, ENDING = "running", "paused", "ending"
 _KEYS_LIMIT = 8
 _OF = e2b_sandboxes.c
-_ADD: Mapping[str, Any] = {
-    "sqlite": sqlite.insert(e2b_sandboxes).on_conflict_do_nothing().returning(_OF.id),
-    "postgresql": postgresql.insert(e2b_sandboxes).on_conflict_do_nothing().returning(_OF.id),
-}
 
 
 @dataclass(frozen=True)
@@ -57,7 +53,10 @@ class E2bStore(Queries):
         row = {**vars(sandbox), "thread_id": found.id}
         row |= {"options": json.dumps(sandbox.options), "key_ids": json.dumps(list(sandbox.key_ids))}
         del row["thread"]
-        return connection.execute(_ADD[connection.dialect.name], row).first() is not None
+        return (
+            connection.execute(insert_new(e2b_sandboxes, connection.dialect.name).returning(_OF.id), row).first()
+            is not None
+        )
 
     async def get(self, sandbox_id: str) -> E2bSandbox | None:
         found = await self._database.first(

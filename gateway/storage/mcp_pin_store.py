@@ -5,22 +5,17 @@ A row is written when a server shows other tools than before, and when an operat
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, delete, select, update
-from sqlalchemy.dialects import postgresql, sqlite
 
 from gateway.storage.audit_store import AuditEntry
+from gateway.storage.insertion import insert_new
 from gateway.storage.queries import Queries, mapped, transaction
 from gateway.storage.tables import mcp_pins
 
 _C = mcp_pins.c
-_BEGIN: Mapping[str, Any] = {
-    "sqlite": sqlite.insert(mcp_pins).on_conflict_do_nothing().returning(_C.server),
-    "postgresql": postgresql.insert(mcp_pins).on_conflict_do_nothing().returning(_C.server),
-}
 LEFT_OUT_LIMIT_CHARS = 32 * 1024
 FIRST_USE = "first use"
 """Who accepted the tools of a server whose settings say so."""
@@ -66,7 +61,10 @@ class McpPinStore(Queries):
         """Store what a server shows (`seen`, `left_out`); with `first_use` it is accepted if nothing ever was."""
         # Another gateway may see it for the first time just now.
         begin = vars(McpPins(found.tenant, found.agent, found.server))
-        is_new = connection.execute(_BEGIN[connection.dialect.name], begin).first() is not None
+        is_new = (
+            connection.execute(insert_new(mcp_pins, connection.dialect.name).returning(_C.server), begin).first()
+            is not None
+        )
         before = self._locked(connection, found) or found
         pins = replace(before, seen=found.seen, seen_digest=found.seen_digest, seen_us=self.clock())
         pins = replace(pins, left_out=found.left_out[:LEFT_OUT_LIMIT_CHARS])

@@ -10,7 +10,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from gateway.errors import Misconfigured
 from gateway.storage.connecting import begin_writing, connect, driver_message
-from gateway.storage.tables import metadata
+from gateway.storage.tables import WHERE, metadata
 from gateway.storage.triggers import FUNCTIONS, TRIGGERS
 
 NEWEST = "0012"
@@ -137,8 +137,10 @@ def _migrate(engine: Engine, way: Literal["upgrade", "downgrade"], revision: str
 
 def create_schema(connection: Connection) -> None:
     """Create the schema of the newest revision in an empty database."""
-    metadata.create_all(connection, checkfirst=False)
     dialect = connection.dialect.name
+    for index in (index for table in metadata.tables.values() for index in table.indexes if WHERE in index.info):
+        index.kwargs[f"{dialect}_where"] = text(index.info[WHERE])
+    metadata.create_all(connection, checkfirst=False)
     functions = FUNCTIONS if dialect == "postgresql" else {}
     for name, body in functions.items():
         connection.execute(text(f"CREATE FUNCTION {name}() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN {body} END $$"))

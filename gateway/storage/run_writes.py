@@ -7,12 +7,12 @@ writer's epoch: a gateway that was thought lost and is back can no longer write.
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from types import MappingProxyType
 from typing import Any
 
 from pydantic import JsonValue
 from sqlalchemy import Connection, bindparam, delete, insert, select, update
-from sqlalchemy.dialects import postgresql, sqlite
 
 from agent.events import Event
 from agent.messages import Message
@@ -20,6 +20,7 @@ from gateway.credentials.caller import actor
 from gateway.storage.audit_store import AuditEntry, shared
 from gateway.storage.database import Write
 from gateway.storage.entities import LoggedEvent, Run, Thread, stored_text
+from gateway.storage.insertion import insert_new
 from gateway.storage.prepared import Prepared
 from gateway.storage.queries import with_thread
 from gateway.storage.tables import events, holds, messages, runs, thread_metadata, threads, tool_calls
@@ -31,10 +32,6 @@ _CHANGE_RUN = Prepared(
         runs.c.id == bindparam("of_run"), runs.c.epoch == bindparam("of_epoch"), runs.c.status == "running"
     )
 )
-_ADD_EVENTS: Mapping[str, Prepared] = {
-    "sqlite": Prepared(sqlite.insert(events).on_conflict_do_nothing()),
-    "postgresql": Prepared(postgresql.insert(events).on_conflict_do_nothing()),
-}
 # Every call executes it, so it is built once.
 _IS_OURS = select(runs.c.id).where(
     runs.c.id == bindparam("of_run"), runs.c.epoch == bindparam("of_epoch"), runs.c.status == "running"
@@ -84,6 +81,11 @@ class RunWrite:
     used: tuple[str, Sequence[RunUse]] | None = None
 
 
+@cache
+def _add_events(dialect: str) -> Prepared:
+    return Prepared(insert_new(events, dialect))
+
+
 def check_claim(connection: Connection, claim: Claim) -> None:
     """Raise LeaseLost unless this process still hosts the run; that holds until the transaction ends."""
     if connection.execute(_IS_OURS, {"of_run": claim.run_id, "of_epoch": claim.epoch}).first() is None:
@@ -102,7 +104,7 @@ def write_run(connection: Connection, claim: Claim, write: RunWrite, now_us: Cal
         raise LeaseLost(claim.run_id)
     if write.events:
         rows = [{"run_id": claim.run_id, **vars(event)} for event in write.events]
-        _ADD_EVENTS[connection.dialect.name].execute_all(connection, rows)
+        _add_events(connection.dialect.name).execute_all(connection, rows)
     if write.step is not None:
         for statement, parameters in step_writes(claim.run_id, write.step, now_us()):
             connection.execute(statement, parameters)

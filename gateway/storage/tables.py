@@ -35,6 +35,9 @@ api_keys = Table(
     Unique("request_id", name="uq_api_keys_request_id"),
 )
 
+WHERE = "where"
+"""Of an index, which rows it has; create_schema() says so to the database (sqlite_where would load each dialect)."""
+
 RUNS_UNDER_WAY = ("running", "waiting")
 """The statuses of a run that has not ended."""
 
@@ -116,13 +119,7 @@ runs = Table(
     Unique("tenant", "request_id", name="uq_runs_request_id"),
     Index("ix_runs_tenant_started", "tenant", "started_us"),
     # One run at a time in a thread, since two would write the same history.
-    Index(
-        "uq_runs_under_way",
-        "thread_id",
-        unique=True,
-        sqlite_where=text("status IN ('running', 'waiting')"),
-        postgresql_where=text("status IN ('running', 'waiting')"),
-    ),
+    Index("uq_runs_under_way", "thread_id", unique=True, info={WHERE: "status IN ('running', 'waiting')"}),
 )
 
 events = Table(
