@@ -9,10 +9,10 @@ from typing import Literal
 from gateway.policy.fields import CONNECT, FILE_TOOLS, JUDGED_AS, WRITING_TOOLS
 from gateway.policy.globs import PathGlob, path_problem, read_glob, tree_glob
 from gateway.policy.hosts import canonical_host, shown_endpoint
-from gateway.policy.programs.paths import Access, FileUse, absolute
+from gateway.policy.programs.call import Access, FileUse, absolute
 from gateway.policy.recent import Recent
+from gateway.policy.shell_builtins import does_nothing
 from gateway.policy.shell_line import START, Directories, Redirect, SimpleCommand
-from gateway.policy.shell_names import does_nothing
 from gateway.policy.url_paths import judged_path
 from gateway.policy.words import Word
 from gateway.policy.wrappers import read_programs

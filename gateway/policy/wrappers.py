@@ -9,8 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from gateway.policy.programs import read_call
-from gateway.policy.programs.call import LIMIT_USES, TOO_MANY, any_file
-from gateway.policy.programs.paths import FileUse
+from gateway.policy.programs.call import LIMIT_USES, TOO_MANY, FileUse, any_file
 from gateway.policy.shell import LIMIT_COMMANDS, parse_line
 from gateway.policy.shell_line import START, Redirect, ShellLine, SimpleCommand, joined
 from gateway.policy.words import Word

@@ -3,14 +3,13 @@
 import re
 from collections.abc import Iterator
 
+from gateway.policy.checks import private_hosts
 from gateway.policy.cover import alternatives
 from gateway.policy.fields import CONNECT, Placeholder
-from gateway.policy.globs import compile_glob
-from gateway.policy.globs_cover import sample_path
-from gateway.policy.host_checks import private_hosts
+from gateway.policy.globs import compile_glob, sample_path
+from gateway.policy.layers import ScopedRule
 from gateway.policy.lint.findings import Finding, Linted
 from gateway.policy.regexes import compile_regex
-from gateway.policy.scoped_rule import ScopedRule
 from gateway.policy.yaml_lines import Path
 
 _NAME_BYTES = 255

@@ -12,10 +12,9 @@ from typing import Any
 from gateway.policy.cover import ArgvWord, ArgvWords, alternatives, shown_argv
 from gateway.policy.document import Rule
 from gateway.policy.fields import Placeholder
-from gateway.policy.globs import compile_glob
-from gateway.policy.globs_cover import sample_path
+from gateway.policy.globs import compile_glob, sample_path
+from gateway.policy.layers import ScopedRule
 from gateway.policy.lint.findings import Finding, Linted
-from gateway.policy.scoped_rule import ScopedRule
 from gateway.policy.words import names
 
 _INTERPRETERS = names("""python python3 pypy3 node deno bun perl ruby lua php julia R Rscript awk gawk mawk sh bash dash

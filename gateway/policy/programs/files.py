@@ -5,9 +5,8 @@ The hosts of curl are not read here: each connection is judged when it is made.
 
 import re
 
-from gateway.policy.programs.call import UNREAD_REASON, Call, Describe
+from gateway.policy.programs.call import UNREAD_REASON, Access, Call, Describe, may_be_none
 from gateway.policy.programs.options import after_first, read_options
-from gateway.policy.programs.paths import Access, may_be_none
 from gateway.policy.words import Word, names
 
 _KINDS: dict[Access, frozenset[str]] = {
@@ -36,7 +35,7 @@ _PATTERN = re.compile(r"-[A-Za-z]*[ef]|--(file|regexp)")
 UNREAD = names("""ar aria2c axel base32 bsdtar bunzip2 bzcat bzip2 cksum comm cpio csplit dd du expand file fmt fold
     ftp gtar gunzip gzcat gzip hd hexdump iconv install join less lftp link ln lzma mkfifo mktemp more nc ncat
     netcat ninja patch pax ping pr rev rgrep rsync scp sftp sha224sum sha384sum shred shuf socat split sqlite3 ssh
-    strings sum tar telnet tree tsort unexpand unlzma unxz unzip unzstd wget xxd xz xzcat zcat zip zipinfo zstd
+    strings sum tar telnet tree tsort unexpand unlzma uniq unxz unzip unzstd wget xxd xz xzcat zcat zip zipinfo zstd
     zstdcat""")
 """Programs that use files in ways that are not read from a line."""
 
@@ -62,12 +61,6 @@ def _without_options(call: Call) -> list[Word]:
 
 def _unread(call: Call) -> None:
     call.lose(UNREAD_REASON)
-
-
-def _uniq(call: Call) -> None:
-    call.lose(UNREAD_REASON)
-    call.files(_without_options(call), "read")
-    call.files(_without_options(call), "write")
 
 
 def _test(call: Call) -> None:
@@ -159,7 +152,6 @@ PROGRAMS: dict[str, Describe] = {
     **dict.fromkeys(frozenset().union(*_KINDS.values()), _of_one_kind),
     **dict.fromkeys(("cp", "mv"), _cp_or_mv),
     "sort": _sort,
-    "uniq": _uniq,
     "curl": _curl,
     **dict.fromkeys(("test", "["), _test),
 }

@@ -10,11 +10,10 @@ and so is a line that changes other settings than a few harmless ones.
 import re
 from collections.abc import Callable
 
-from gateway.policy.programs.call import UNREAD_REASON, Call, Describe
+from gateway.policy.programs.call import UNREAD_REASON, Access, Call, Describe, absolute
 from gateway.policy.programs.options import read_options
-from gateway.policy.programs.paths import Access, absolute
 from gateway.policy.programs.starts import refuse_options
-from gateway.policy.shell_names import behind_nuls
+from gateway.policy.shell_builtins import behind_nuls
 from gateway.policy.words import Word, names
 
 Subcommand = Callable[[Call], None]

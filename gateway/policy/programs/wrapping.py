@@ -6,13 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import dropwhile
 
-from gateway.policy.programs.call import Call, Describe
+from gateway.policy.programs.call import Call, Describe, is_stream
 from gateway.policy.programs.options import Parsed, read_options
-from gateway.policy.programs.paths import is_stream
 from gateway.policy.programs.scripts import read_script
-from gateway.policy.shell_names import behind_nuls, keeps_meaning
-from gateway.policy.variables import may_assign
-from gateway.policy.words import Opaque, Word, names
+from gateway.policy.shell_builtins import behind_nuls, keeps_meaning
+from gateway.policy.words import Opaque, Word, may_assign, names
 
 _CHANGES_THE_SHELL = names(""". alias bg bind break builtin compgen complete compopt continue coproc declare disown
     enable eval exec exit export fc fg getopts hash history jobs let local logout mapfile popd pushd read readarray

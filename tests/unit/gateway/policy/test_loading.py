@@ -6,15 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.policy import (
-    STARTER_POLICY,
-    PolicyDocument,
-    PolicyError,
-    Rule,
-    check_policy_file,
-    load_document,
-    load_policy,
-)
+from gateway.policy import STARTER_POLICY, PolicyDocument, PolicyError, check_policy_file, load_document, load_policy
+from gateway.policy.document import Rule
 from gateway.policy.loading import LIMIT_BYTES
 
 DENY = "{id: d, tools: [execute], effect: deny, reason: r"

@@ -11,7 +11,7 @@ import pytest
 from gateway.policy.programs import _PROGRAMS
 from gateway.policy.programs.call import TOO_MANY
 from gateway.policy.shell import LIMIT_BYTES, parse_line
-from gateway.policy.shell_flow import LIMIT_DIRECTORIES
+from gateway.policy.shell_builtins import LIMIT_DIRECTORIES
 from gateway.policy.shell_line import Directories, SimpleCommand
 from gateway.policy.words import Word
 from gateway.policy.wrappers import Programs, read_programs

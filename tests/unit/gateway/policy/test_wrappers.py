@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.policy.programs.paths import FileUse
+from gateway.policy.programs.call import FileUse
 from gateway.policy.wrappers import Program, read_programs
 
 
