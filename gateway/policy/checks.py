@@ -15,9 +15,8 @@ from gateway.policy.cover import Covering
 from gateway.policy.document import PolicyDocument, Rule
 from gateway.policy.fields import CONNECT, WORDS_FORM
 from gateway.policy.file_rules import check_kernel
-from gateway.policy.hosts import HostPattern, compile_host
+from gateway.policy.hosts import HostPattern, compile_host, special
 from gateway.policy.layers import ScopedRule, all_rules, scoped_rules
-from gateway.policy.special_addresses import special
 from gateway.policy.yaml_lines import Path, YamlReading
 
 LIMIT_EXAMPLES = 20_000

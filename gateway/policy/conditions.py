@@ -96,7 +96,10 @@ class Conditions:
 
     def rest(self, part: Part, call: Call) -> Certainty:
         """Return whether all but the expression match."""
-        return min((matches(part, call) for matches in self.matches), default=YES)
+        found = YES
+        for matches in self.matches:
+            found = min(found, matches(part, call))
+        return found
 
     @property
     def tells_requests_apart(self) -> bool:

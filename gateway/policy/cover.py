@@ -183,7 +183,8 @@ def _word(a: ArgvWord, b: ArgvWord) -> bool:
     if isinstance(b, Placeholder):
         return _placeholder(a, b) if isinstance(a, Placeholder) else a == "*" and not b.end
     if isinstance(a, Placeholder):
-        return all(word != "*" and _is(a, word) for word in alternatives(b))
+        says = a.matches is not None or a.number is not None
+        return says and all(word != "*" and compile_argv([(a,)])[0].surely([Word(word)]) for word in alternatives(b))
     return a == "*" or (b != "*" and set(alternatives(b)) <= set(alternatives(a)))
 
 
@@ -193,11 +194,6 @@ def _placeholder(a: Placeholder, b: Placeholder) -> bool:
     if a.number is not None and b.number is not None:
         return a.number.least <= b.number.least and b.number.most <= a.number.most
     return False
-
-
-def _is(a: Placeholder, word: str) -> bool:
-    """Return whether a literal word surely is what a placeholder stands for."""
-    return (a.matches is not None or a.number is not None) and compile_argv([(a,)])[0].surely([Word(word)])
 
 
 def _sizes(a: SizeRange | None, b: SizeRange | None) -> bool:

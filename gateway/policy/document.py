@@ -15,7 +15,6 @@ from gateway.policy.fields import (
     FILE_TOOLS,
     TOOLS,
     WRITING_TOOLS,
-    ArgvPrefix,
     ArgvPrefixes,
     Expression,
     Globs,
@@ -24,7 +23,6 @@ from gateway.policy.fields import (
     ImageGlobs,
     Methods,
     Moment,
-    Placeholder,
     Regex,
     RuleId,
     Section,
@@ -34,7 +32,6 @@ from gateway.policy.fields import (
     ToolName,
     Tools,
     UrlGlobs,
-    check_program_name,
 )
 from sandbox.image_names import ImageRule
 
@@ -250,19 +247,6 @@ class Condition(Section):
         description="An expression of CEL over tool, args, path, argv, command, host, port, size_bytes, tenant, "
         "thread, run, agent and now. An error denies.",
     )
-
-    @field_validator("argv")
-    @classmethod
-    def _words_apart(cls, prefixes: tuple[ArgvPrefix, ...] | None) -> tuple[ArgvPrefix, ...] | None:
-        for prefix in prefixes or ():
-            name = prefix[0]
-            if isinstance(name, Placeholder):
-                raise ValueError('the name of a program is a word, a list of words or "*"')  # noqa: TRY004 - pydantic takes ValueError only
-            for program in (name,) if isinstance(name, str) else name:
-                check_program_name(program)
-            if any(isinstance(word, Placeholder) and word.end for word in prefix[:-1]):
-                raise ValueError("end is the last of the words")
-        return prefixes
 
     def given(self) -> frozenset[str]:
         """Return the names of the conditions that are given."""

@@ -183,7 +183,19 @@ class Placeholder(Section):
 ArgvWord = Text | Literals | Placeholder
 """A literal word, a list of alternatives, "*" for exactly one word of any text, or a placeholder."""
 
-ArgvPrefix = Annotated[tuple[ArgvWord, ...], Field(min_length=1, max_length=32)]
+
+def _words_apart(prefix: tuple[ArgvWord, ...]) -> tuple[ArgvWord, ...]:
+    name = prefix[0]
+    if isinstance(name, Placeholder):
+        raise ValueError('the name of a program is a word, a list of words or "*"')  # noqa: TRY004 - pydantic takes ValueError only
+    for program in (name,) if isinstance(name, str) else name:
+        check_program_name(program)
+    if any(isinstance(word, Placeholder) and word.end for word in prefix[:-1]):
+        raise ValueError("end is the last of the words")
+    return prefix
+
+
+ArgvPrefix = Annotated[tuple[ArgvWord, ...], Field(min_length=1, max_length=32), AfterValidator(_words_apart)]
 ArgvPrefixes = Annotated[tuple[ArgvPrefix, ...], _Some]
 
 

@@ -14,6 +14,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from itertools import takewhile
 from typing import Literal
 
 LIMIT_PATH_BYTES = 4096
@@ -23,6 +24,11 @@ _LIMIT_KEPT = 16_384
 _WILDCARD = frozenset("*?[")
 _TOKEN = re.compile(r"\[[!^]?.[^]]*\]|.", re.DOTALL)
 _NOT_LITERAL = re.compile(r"/?\*\*|[*?]|\[[!^]?+.[^]]*\]", re.DOTALL)
+_FILLER = "sample"
+_LIMIT_STEPS = 20_000
+_CHARACTERS_PER_COMPARISON = 16
+LIMIT_COMPARISONS = 12_000
+"""About a microsecond each; a glob against a glob counts for more."""
 
 
 def path_problem(path: object) -> str | None:
@@ -126,16 +132,12 @@ def read_glob(text: str) -> PathGlob:
             raise ValueError(f"{text!r} has more than eight stars between two slashes")
     if components.count("**") > 8:
         raise ValueError(f"{text!r} has more than eight **")
-    literal = 0
-    while literal < len(components) and not _WILDCARD & set(components[literal]):
-        literal += 1
-    if literal == len(components):
-        literal -= 1
-    root = "".join("/" + component for component in components[: max(literal, 0)])
+    leading = [*takewhile(_WILDCARD.isdisjoint, components)]
+    root = "".join("/" + component for component in leading[: max(len(components) - 1, 0)])
     needle = max(_NOT_LITERAL.split(text[len(root) :]), key=len)
     depth = root.count("/")
     shape: Literal["path", "tree", "pattern"] = "tree" if components[depth:] == ("**",) else "pattern"
-    if not _WILDCARD & set(text):
+    if _WILDCARD.isdisjoint(text):
         shape = "path"
     return PathGlob(text, root, needle, components, _path(components), depth, shape)
 
@@ -195,13 +197,6 @@ def _character_class(component: str, piece: str) -> str:
             raise ValueError(f"{component!r}: the range {low}-{high} is backwards")
     escaped = "".join(character if character == "-" else re.escape(character) for character in members)
     return f"(?!/)[{'^' if negated else ''}{escaped}]"
-
-
-_FILLER = "sample"
-_LIMIT_STEPS = 20_000
-_CHARACTERS_PER_COMPARISON = 16
-LIMIT_COMPARISONS = 12_000
-"""About a microsecond each; a glob against a glob counts for more."""
 
 
 class TooComplex(Exception):

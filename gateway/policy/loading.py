@@ -20,6 +20,8 @@ from gateway.policy.layers import all_rules
 from gateway.policy.yaml_lines import Path, YamlReading, read_yaml
 
 LIMIT_BYTES = 1024 * 1024
+_NOTHING = PolicyDocument(version=1)
+_SHOWN_CHARS = 200
 
 
 @dataclass(frozen=True)
@@ -169,10 +171,6 @@ def field_of(path: Path) -> str:
     return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).lstrip(".")
 
 
-_NOTHING = PolicyDocument(version=1)
-_SHOWN_CHARS = 200
-
-
 class ExampleCall(NamedTuple):
     """A call that a file tells of in an example or a test. `shown` is for people."""
 
@@ -189,7 +187,10 @@ def prove_examples(document: PolicyDocument, reading: YamlReading) -> Iterator[t
     """
     for path, rule in all_rules(document):
         if rule.examples.match or rule.examples.not_match:
-            alone = Policy(_NOTHING.model_copy(update={"rules": (_at_any_time(rule),)}), judges_effects=False)
+            # As the rule is while its time window is open, and in force.
+            unless = rule.unless if rule.unless is None or rule.unless.time is None else None
+            at_any_time = rule.model_copy(update={"mode": "enforce", "time": None, "unless": unless})
+            alone = Policy(_NOTHING.model_copy(update={"rules": (at_any_time,)}), judges_effects=False)
             for kind, examples in (("match", rule.examples.match), ("not_match", rule.examples.not_match)):
                 for number, example in enumerate(examples):
                     place = (*path, "examples", kind, number)
@@ -230,12 +231,6 @@ def example_arguments(tool: str, example: Example) -> dict[str, Any]:
         host, _, port = example.rpartition(":")
         return {"host": host, "port": int(port)} if port.isascii() and port.isdigit() else {"host": example}
     return {"path": example, "pattern": "*"}
-
-
-def _at_any_time(rule: Rule) -> Rule:
-    """Return a rule as it is while its time window is open, and in force."""
-    unless = rule.unless if rule.unless is None or rule.unless.time is None else None
-    return rule.model_copy(update={"mode": "enforce", "time": None, "unless": unless})
 
 
 def _broken(alone: Policy, rule: Rule, example: Example, *, matches: bool) -> str:

@@ -55,15 +55,11 @@ class Linted:
     @cached_property
     def loosest(self) -> Policy:
         """Return the policy as it is at the time and in the circumstances in which it allows most."""
-        return self._policy(judges_effects=True)
+        return Policy(at_its_loosest(self.document), self.operator and at_its_loosest(self.operator))
 
     @cached_property
     def _loosest_of_programs(self) -> Policy:
-        return self._policy(judges_effects=False)
-
-    def _policy(self, *, judges_effects: bool) -> Policy:
-        operator = None if self.operator is None else at_its_loosest(self.operator)
-        return Policy(at_its_loosest(self.document), operator, judges_effects=judges_effects)
+        return Policy(self.loosest.tenant_document, self.loosest.operator_document, judges_effects=False)
 
     def allowed(self, tool: str, **arguments: Any) -> tuple[str, ...] | None:
         """Return the names of the allow rules that let a call pass, None for a call that does not pass unasked."""

@@ -7,7 +7,7 @@ from typing import Literal
 
 from gateway.policy.globs import PathGlob, escaped, may_meet, path_problem, read_glob
 from gateway.policy.shell_line import Directories, SimpleCommand, joined
-from gateway.policy.words import Opaque, Word, names
+from gateway.policy.words import Word, names
 
 Access = Literal["read", "write", "list"]
 NO_FILES = frozenset(
@@ -20,9 +20,17 @@ _REPEATED = re.compile(r"\*+")
 # A part of a pattern that is ".." or may turn out to be. Quoting is lost, so a bracket may hold anything.
 _MAY_CLIMB = re.compile(r"\.(\*+|\**[.?]\**|.*\[.*)", re.DOTALL)
 _STREAM = re.compile(r"-|/+(dev|proc)/.*", re.DOTALL)
-# Links of a process to its working directory, to / and to what it has open.
-_LINKS = frozenset({"cwd", "root", "fd", "map_files"})
+# Links of a process to its working directory, to / and to what it has open: /proc/self/cwd/x is a file here.
+_LINK = re.compile(r"/proc/[^/]+/(.*/)?(cwd|root|fd|map_files)(/|\Z)", re.DOTALL)
 _PROC = read_glob("/proc/*/**")
+LIMIT_USES = 1024
+"""How many files a command may name, and all commands of a line together."""
+TOO_MANY = f"it names more files than {LIMIT_USES}; name fewer at a time"
+UNREAD_REASON = "a line does not say which files it uses; use enforcement: kernel, or allow execute without argv"
+
+_GO_BELOW = names("diff du find rg rsync tar tree zip")
+_RECURSIVE = re.compile(r"-[A-Za-z]*[rR]|--recursive")
+_RECURSIVE_LS = re.compile(r"-[A-Za-z0-9]*R|--recursive")
 
 
 def is_stream(path: str) -> bool:
@@ -37,7 +45,7 @@ def absolute(text: str, directories: Directories) -> tuple[str | None, ...]:
     if directories is None and not text.startswith("/"):
         return (None,)
     paths = (joined(directory, text) for directory in directories or ("/",))
-    return tuple(dict.fromkeys(None if _is_elsewhere(path) or path_problem(path) else path for path in paths))
+    return tuple(dict.fromkeys(None if _LINK.match(path) or path_problem(path) else path for path in paths))
 
 
 @dataclass(frozen=True)
@@ -126,21 +134,6 @@ def may_be_none(word: Word) -> bool:
     return word.kind != "glob" and not word.one_word
 
 
-def _is_elsewhere(path: str) -> bool:
-    """Return whether a path leads through a link of a process: /proc/self/cwd/x is a file here."""
-    return path.startswith("/proc/") and not _LINKS.isdisjoint(path.split("/")[3:])
-
-
-LIMIT_USES = 1024
-"""How many files a command may name, and all commands of a line together."""
-TOO_MANY = f"it names more files than {LIMIT_USES}; name fewer at a time"
-UNREAD_REASON = "a line does not say which files it uses; use enforcement: kernel, or allow execute without argv"
-
-_GO_BELOW = names("diff du find rg rsync tar tree zip")
-_RECURSIVE = re.compile(r"-[A-Za-z]*[rR]|--recursive")
-_RECURSIVE_LS = re.compile(r"-[A-Za-z0-9]*R|--recursive")
-
-
 def any_file(why: str, *kinds: Access) -> tuple[FileUse, ...]:
     """Return the uses of a command that may read, list or write any file; all three where no kind is named."""
     return tuple(FileUse(None, kind, why=why) for kind in kinds or ("read", "list", "write"))
@@ -166,11 +159,6 @@ class Call:
         self.commands: list[SimpleCommand] = []
         self.script: str | None = None
         self.replaces = False
-
-    def check(self) -> None:
-        """Raise Opaque if the call was refused."""
-        if self.opaque is not None:
-            raise Opaque(self.opaque)
 
     def run(self, words: Sequence[Word], *, anywhere: bool = False) -> None:
         """Take in a command that the call runs, where it runs itself or `anywhere`."""

@@ -35,7 +35,7 @@ _PATTERN = re.compile(r"-[A-Za-z]*[ef]|--(file|regexp)")
 UNREAD = names("""ar aria2c axel base32 bsdtar bunzip2 bzcat bzip2 cksum comm cpio csplit dd du expand file fmt fold
     ftp gtar gunzip gzcat gzip hd hexdump iconv install join less lftp link ln lzma mkfifo mktemp more nc ncat
     netcat ninja patch pax ping pr rev rgrep rsync scp sftp sha224sum sha384sum shred shuf socat split sqlite3 ssh
-    strings sum tar telnet tree tsort unexpand unlzma uniq unxz unzip unzstd wget xxd xz xzcat zcat zip zipinfo zstd
+    strings sum tar telnet tree tsort unexpand unlzma unxz unzip unzstd wget xxd xz xzcat zcat zip zipinfo zstd
     zstdcat""")
 """Programs that use files in ways that are not read from a line."""
 
@@ -59,8 +59,15 @@ def _without_options(call: Call) -> list[Word]:
     return [word for word in call.words if not word.text.startswith("-")]
 
 
-def _unread(call: Call) -> None:
+def unread(call: Call) -> None:
+    """Take in a call that may use any file."""
     call.lose(UNREAD_REASON)
+
+
+def _uniq(call: Call) -> None:
+    unread(call)
+    call.files(_without_options(call), "read")
+    call.files(_without_options(call), "write")
 
 
 def _test(call: Call) -> None:
@@ -148,10 +155,11 @@ def _curl(call: Call) -> None:
 
 
 PROGRAMS: dict[str, Describe] = {
-    **dict.fromkeys(UNREAD, _unread),
+    **dict.fromkeys(UNREAD, unread),
     **dict.fromkeys(frozenset().union(*_KINDS.values()), _of_one_kind),
     **dict.fromkeys(("cp", "mv"), _cp_or_mv),
     "sort": _sort,
+    "uniq": _uniq,
     "curl": _curl,
     **dict.fromkeys(("test", "["), _test),
 }

@@ -52,6 +52,16 @@ _MAKE = """-bBdehikLmnNpqrRsStvw -C: -f: -I: -j[] -l[] -o: -O[] -W: --always-mak
     --recon --silent --touch --trace --version --warn-undefined-variables"""
 # A value of a variable of make that is no command.
 _PLAIN_VALUE = re.compile(r"[A-Za-z0-9_.,:/@%+-]*")
+_BARE = names("""-H -L -P ! ( ) -a -and -o -or -not , -print -print0 -prune -quit -ls -depth -d -mount -xdev
+    -daystart -empty -executable -readable -writable -true -false -nouser -nogroup -follow -warn -nowarn -noleaf
+    -ignore_readdir_race -noignore_readdir_race""")
+_WITH_TEXT = names("""-name -iname -path -ipath -wholename -iwholename -lname -ilname -regex -iregex -regextype -type
+    -xtype -size -mtime -mmin -atime -amin -ctime -cmin -maxdepth -mindepth -perm -user -group -uid -gid -links -inum
+    -fstype -printf -used -context -newer -anewer -cnewer -samefile""")
+_WRITES = {"-delete": 0, "-fprint": 1, "-fprint0": 1, "-fls": 1, "-fprintf": 2}
+"""What writes, and how many arguments it takes."""
+_NEWER = re.compile(r"-newer..", re.DOTALL)
+_RUNS = frozenset({"-exec", "-execdir", "-ok", "-okdir"})
 
 
 def _sed(call: Call) -> None:
@@ -150,18 +160,6 @@ def _make(call: Call) -> None:
         known = name.isupper() and may_assign(name) and _PLAIN_VALUE.fullmatch(value_text)
         if word.literal is None or (equals and not known):
             call.refuse(f"{call.name} with {word.text} may run what the word says; set the variable in the makefile")
-
-
-_BARE = names("""-H -L -P ! ( ) -a -and -o -or -not , -print -print0 -prune -quit -ls -depth -d -mount -xdev
-    -daystart -empty -executable -readable -writable -true -false -nouser -nogroup -follow -warn -nowarn -noleaf
-    -ignore_readdir_race -noignore_readdir_race""")
-_WITH_TEXT = names("""-name -iname -path -ipath -wholename -iwholename -lname -ilname -regex -iregex -regextype -type
-    -xtype -size -mtime -mmin -atime -amin -ctime -cmin -maxdepth -mindepth -perm -user -group -uid -gid -links -inum
-    -fstype -printf -used -context -newer -anewer -cnewer -samefile""")
-_WRITES = {"-delete": 0, "-fprint": 1, "-fprint0": 1, "-fls": 1, "-fprintf": 2}
-"""What writes, and how many arguments it takes."""
-_NEWER = re.compile(r"-newer..", re.DOTALL)
-_RUNS = frozenset({"-exec", "-execdir", "-ok", "-okdir"})
 
 
 def _is_start(word: Word) -> bool:

@@ -85,7 +85,8 @@ def _refuse_evaluation(call: Call, words: tuple[Word, ...]) -> None:
 def _parsed(call: Call, options: str) -> Parsed:
     """Read the options before the wrapped command. Raises Opaque for one that is not known."""
     parsed = read_options(call, options, runs=True, permute=False)
-    call.check()
+    if call.opaque is not None:
+        raise Opaque(call.opaque)
     if any(value is not None and not value.one_word for _, value in parsed.given):
         raise Opaque(f"{call.name} has an option whose argument is not one word")
     return parsed
@@ -226,6 +227,8 @@ def _with_mark(word: Word, mark: str) -> Word:
 def _runner(call: Call) -> None:
     """A runner such as `uv run`: it is a program of its own besides, as it may install what it runs."""
     name, words, verbs = call.name, call.words, RUNNERS[call.name].split()
+    if name == "bun":
+        read_script(call)
     place = 0
     if verbs:
         verb = words[0] if words else Word("")
@@ -242,11 +245,6 @@ def _runner(call: Call) -> None:
     if not rest:
         raise Opaque(f"{name} may run what it reads")
     _run(call, rest, replaces=False)
-
-
-def _bun(call: Call) -> None:
-    read_script(call)
-    _runner(call)
 
 
 PROGRAMS: dict[str, Describe] = {
@@ -272,5 +270,4 @@ PROGRAMS: dict[str, Describe] = {
     "xargs": _xargs,
     **dict.fromkeys((*_SHELLS, *_OTHER_SHELLS), _shell),
     **dict.fromkeys(RUNNERS, _runner),
-    "bun": _bun,
 }  # fmt: skip

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from gateway.policy.parts import Program, read_programs
 from gateway.policy.programs.call import FileUse
-from gateway.policy.wrappers import Program, read_programs
 
 
 def understood(line: str) -> tuple[Program, ...]:
