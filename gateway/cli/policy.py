@@ -17,11 +17,12 @@ from gateway.cli.printable import Cell, Rows, one_line
 from gateway.cli.terminal import fail, out
 
 if TYPE_CHECKING:
-    from gateway.policy import Decision, PolicyProblem
+    from gateway.policy.decision import Decision
     from gateway.policy.document import PolicyDocument
     from gateway.policy.explain import Near
+    from gateway.policy.layers import ScopedRule
+    from gateway.policy.loading import PolicyProblem
     from gateway.policy.resolved import Resolved
-    from gateway.policy.scoped_rule import ScopedRule
     from sandbox.file_rules import FileRules
 
 app = Commands(help="Check, explain, test and apply policies.")

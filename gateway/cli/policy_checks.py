@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from gateway.policy.document import PolicyDocument
     from gateway.policy.judge import Policy
     from gateway.policy.lint import Finding
-    from gateway.policy.loading import PolicyText
-    from gateway.policy.proof import Outcome
+    from gateway.policy.loading import Outcome, PolicyText
     from gateway.policy_versions.difference import Change, Tally, TextChange
     from gateway.policy_versions.replay import Replayed
 
@@ -165,7 +164,7 @@ def subagents_problem(
 
 def diff(cli: Cli, before: File, after: File, *, operator: OperatorFile = None) -> None:
     """Compare the verdicts of two policies on the calls in their examples and tests. Exits with 1 if one changes."""
-    from gateway.policy.proof import example_calls
+    from gateway.policy.loading import example_calls
     from gateway.policy_versions.difference import Tally, Verdict, text_changes
 
     above = read_operator(operator)

@@ -10,7 +10,7 @@ from gateway.policy.decision import NO, PERHAPS, YES, Certainty
 from gateway.policy.fields import ArgvPrefix as WrittenPrefix
 from gateway.policy.fields import Between, Placeholder
 from gateway.policy.globs import PathGlob, compile_glob
-from gateway.policy.programs.paths import absolute, may_be_none
+from gateway.policy.programs.call import absolute, may_be_none
 from gateway.policy.regexes import compile_regex
 from gateway.policy.shell_line import START, Directories
 from gateway.policy.words import Word

@@ -1,24 +1,27 @@
 """What is wrong with a policy file, with what is allowed there.
 
 Of what its types say: pydantic's errors in the words of a policy file, one for each field. Of what types cannot say:
-ids given twice, groups in a circle, rules that contradict each other.
+ids given twice, groups in a circle, rules that contradict each other, and hosts that no rule may let pass: wildcards of
+more than one owner, and addresses that the operator has to name.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
 from graphlib import CycleError, TopologicalSorter
-from typing import Any, cast, get_origin
+from typing import Any, cast, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
-from gateway.policy.cover import Denials
-from gateway.policy.document import PolicyDocument
-from gateway.policy.fields import WORDS_FORM
+from gateway.policy.cover import Covering
+from gateway.policy.document import PolicyDocument, Rule
+from gateway.policy.fields import CONNECT, WORDS_FORM
 from gateway.policy.file_rules import check_kernel
-from gateway.policy.host_checks import wide_hosts
-from gateway.policy.scoped_rule import all_rules, scoped_rules
+from gateway.policy.hosts import HostPattern, compile_host, special
+from gateway.policy.layers import ScopedRule, all_rules, scoped_rules
 from gateway.policy.yaml_lines import Path, YamlReading
 
 LIMIT_EXAMPLES = 20_000
+_LIMIT_COMPARISONS = 20_000
+"""Pieces of rules, one path, prefix or host with another, that are compared to find contradictions."""
 _EXAMPLE = "an example is text (a command line, a path, HOST:PORT) or the arguments as a mapping"
 _SHOWN_CHARS = 200
 
@@ -82,18 +85,22 @@ def _uses_of(user: str | None) -> Path:
 def _contradictions(document: PolicyDocument, reading: YamlReading) -> Iterator[tuple[Path, str]]:
     """Yield the rules that allow, or ask about, nothing but what one other rule denies whatever else holds."""
     enforced = [placed for placed in scoped_rules(document) if placed.rule.mode == "enforce"]
-    denials = Denials(placed for placed in enforced if placed.rule.effect == "deny")
+    denials: Covering[ScopedRule] = Covering(_LIMIT_COMPARISONS)
+    for placed in enforced:
+        for tool in placed.rule.tools if placed.rule.effect == "deny" else ():
+            denials.keep(tool, placed.rule, placed)
     for placed in enforced:
         rule = placed.rule
-        over = denials.over(rule) if rule.effect != "deny" else None
-        if over is not None:
-            what = "never allow anything" if rule.effect == "allow" else "never ask about anything"
-            line = reading.line((*over.path, "id"))
-            message = (
-                f"rule {rule.id!r} can {what}: {over.rule.id!r} in line {line} denies all of it; take one of them out, "
-                "or give the deny rule an unless"
-            )
-            yield (*placed.path, "effect"), message
+        for over in denials.over(rule.tools[0], rule) if rule.effect != "deny" else ():
+            if set(rule.tools) <= set(over.rule.tools) and over.rule.unless in (None, rule.unless):
+                what = "never allow anything" if rule.effect == "allow" else "never ask about anything"
+                line = reading.line((*over.path, "id"))
+                message = (
+                    f"rule {rule.id!r} can {what}: {over.rule.id!r} in line {line} denies all of it; take one of them "
+                    "out, or give the deny rule an unless"
+                )
+                yield (*placed.path, "effect"), message
+                break
 
 
 def translated(error: ValidationError) -> Iterator[tuple[Path, str]]:
@@ -153,24 +160,54 @@ def _message(detail: Mapping[str, Any], path: Path) -> str:
 
 def _allowed_fields(path: Path) -> list[str]:
     """Return the names of the fields that the mapping at a path may have."""
-    model: type[BaseModel] | None = PolicyDocument
-    is_name = False
+    found: Any = PolicyDocument
     for part in path:
-        if isinstance(part, int) or model is None:
-            continue
-        if is_name:  # the key of a mapping that names things, as groups does
-            is_name = False
-            continue
-        found = model.model_fields.get(part)
-        if found is not None:
-            model = _model_of(found.annotation)
-            is_name = get_origin(found.annotation) is dict
-    return list(model.model_fields) if model is not None and not is_name else []
+        if get_origin(found) is dict:  # the part is a name that the file gives, as in groups
+            found = get_args(found)[1]
+        elif isinstance(part, str) and (model := _model_of(found)) is not None and part in model.model_fields:
+            found = model.model_fields[part].annotation
+    model = _model_of(found) if get_origin(found) is not dict else None
+    return list(model.model_fields) if model is not None else []
 
 
 def _model_of(annotation: Any) -> type[BaseModel] | None:
     """Return the model that a field's type is, or holds."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
-    models = map(_model_of, getattr(annotation, "__args__", ()))
-    return next((model for model in models if model is not None), None)
+    return next(filter(None, map(_model_of, get_args(annotation))), None)
+
+
+def wide_hosts(document: PolicyDocument) -> Iterator[tuple[Path, str]]:
+    """Yield the hosts of allow and ask rules that are too wide. A deny rule may be as wide as it likes."""
+    for path, rule in all_rules(document):
+        for place, pattern in _let_pass(rule):
+            if pattern.too_wide is not None:
+                yield (*path, "hosts", place), pattern.too_wide
+
+
+def private_hosts(tenant: PolicyDocument, operator: PolicyDocument | None) -> Iterator[tuple[Path, str]]:
+    """Yield the addresses that rules of a tenant name and no connection reaches, as the operator names none of it."""
+    above = [placed.rule for placed in scoped_rules(operator, "operator")] if operator is not None else []
+    named = [pattern for rule in above if rule.effect == "allow" for _, pattern in _let_pass(rule)]
+    for path, rule in all_rules(tenant):
+        for place, pattern in _let_pass(rule):
+            what = special(pattern.addresses) if pattern.addresses is not None else None
+            if what is not None and not _names_some(named, pattern):
+                fix = "have the operator's policy allow it, or leave it out"
+                yield (*path, "hosts", place), f"{pattern.name} is {what}, which the operator has to name: {fix}"
+
+
+def _let_pass(rule: Rule) -> Iterable[tuple[int, HostPattern]]:
+    """Return the hosts that a rule in force lets pass or asks about, with their places."""
+    passing = CONNECT in rule.tools and rule.effect != "deny" and rule.mode == "enforce"
+    return enumerate(map(compile_host, rule.hosts or ())) if passing else ()
+
+
+def _names_some(named: Iterable[HostPattern], pattern: HostPattern) -> bool:
+    return any(
+        one.addresses is not None
+        and pattern.addresses is not None
+        and one.addresses.overlaps(pattern.addresses)
+        and (one.port == pattern.port or None in (one.port, pattern.port))
+        for one in named
+    )

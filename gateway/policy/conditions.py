@@ -8,7 +8,7 @@ rules allow, and allows nothing itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
@@ -19,15 +19,16 @@ from gateway.policy.argv import ArgvPrefix, compile_argv
 from gateway.policy.decision import NO, PERHAPS, YES, Certainty, Effect, Facts, Layer, RuleLimit
 from gateway.policy.document import Condition, Rule
 from gateway.policy.expressions import Expression, ExpressionError, compile_expression, context
-from gateway.policy.fields import SizeRange, TimeWindow
-from gateway.policy.globs import PathGlob, compile_glob
-from gateway.policy.globs_cover import UNLIMITED, Budget, covers, may_meet
+from gateway.policy.fields import TimeWindow
+from gateway.policy.globs import UNLIMITED, Budget, PathGlob, compile_glob, covers, may_meet
 from gateway.policy.hosts import HostPattern, compile_host
 from gateway.policy.parts import Part
 from gateway.policy.url_paths import compile_url_glob
 
 NAMES = frozenset({"paths", "argv", "hosts"})
 """The conditions that the index of rules matches; all others are matched here, and a new one counts as such."""
+REQUESTS = frozenset({"methods", "url_paths"})
+"""The conditions that are about HTTP requests."""
 T = TypeVar("T")
 _DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 _PERIODS_S = {"minute": 60, "hour": 3600, "day": 86_400}
@@ -81,35 +82,29 @@ class Call:
         return variables | {name: value for name, value in known.items() if value is not None}
 
 
+Matches = Callable[[Part, Call], Certainty]
+"""Whether one condition matches, as far as it is known."""
+
+
 @dataclass(frozen=True)
 class Conditions:
-    """The conditions of a rule or of its unless, compiled; None is one that is not given."""
+    """The conditions of a rule or of its unless, compiled; `given` are their names."""
 
-    paths: tuple[PathGlob, ...] | None
-    argv: tuple[ArgvPrefix, ...] | None
-    hosts: tuple[HostPattern, ...] | None
-    methods: frozenset[str] | None
-    url_paths: tuple[PathGlob, ...] | None
-    size_bytes: SizeRange | None
-    time: TimeWindow | None
+    given: frozenset[str]
+    matches: tuple[Matches, ...]
     when: Expression | None
 
     def rest(self, part: Part, call: Call) -> Certainty:
-        """Return whether size, time, and the method and path of a request match, as far as they are known."""
-        if self.time is not None and not in_window(self.time, call.now):
-            return NO
-        return min(
-            YES if self.size_bytes is None else _known(self.size_bytes.holds, part.size_bytes),
-            YES if self.methods is None else _known(self.methods.__contains__, part.method),
-            YES if self.url_paths is None else max(_of_url_path(glob, part.url_path) for glob in self.url_paths),
-        )
+        """Return whether all but the expression match."""
+        found = YES
+        for matches in self.matches:
+            found = min(found, matches(part, call))
+        return found
 
     @property
     def tells_requests_apart(self) -> bool:
         """Whether it may hold for one HTTP request to a host, and not for another."""
-        if self.methods is not None or self.url_paths is not None:
-            return True
-        return self.when is not None and "args" in self.when.variables
+        return not self.given.isdisjoint(REQUESTS) or (self.when is not None and "args" in self.when.variables)
 
     def is_true(self, part: Part, call: Call) -> bool:
         """Return whether the expression is. Raises ExpressionError."""
@@ -117,27 +112,15 @@ class Conditions:
 
     def whole(self, part: Part, call: Call) -> Certainty:
         """Return whether all of it matches. Raises ExpressionError."""
-        found = min(
-            YES if self.paths is None else max(of_path(glob, part) for glob in self.paths),
-            YES if self.argv is None else max(of_argv(prefix, part) for prefix in self.argv),
-            YES if self.hosts is None else max(of_host(pattern, part) for pattern in self.hosts),
-            self.rest(part, call),
-        )
+        found = self.rest(part, call)
         return found if found == NO or self.is_true(part, call) else NO
 
 
-def compile_conditions(condition: Condition) -> Conditions:
-    """Compile what is given."""
-    return Conditions(
-        tuple(compile_glob(text) for text in condition.paths) if condition.paths is not None else None,
-        compile_argv(condition.argv) if condition.argv is not None else None,
-        tuple(compile_host(text) for text in condition.hosts) if condition.hosts is not None else None,
-        frozenset(condition.methods) if condition.methods is not None else None,
-        tuple(map(compile_url_glob, condition.url_paths)) if condition.url_paths is not None else None,
-        condition.size_bytes,
-        condition.time,
-        compile_expression(condition.when) if condition.when is not None else None,
-    )
+def compile_conditions(condition: Condition, without: frozenset[str] = frozenset()) -> Conditions:
+    """Compile what is given, except the conditions `without` which it is to be."""
+    given = condition.given() - without
+    matches = tuple(make(getattr(condition, name)) for name, make in _MATCHES.items() if name in given)
+    return Conditions(given, matches, compile_expression(str(condition.when)) if "when" in given else None)
 
 
 def of_path(glob: PathGlob, part: Part, budget: Budget = UNLIMITED, *, loosens: bool = False) -> Certainty:
@@ -155,31 +138,34 @@ def of_path(glob: PathGlob, part: Part, budget: Budget = UNLIMITED, *, loosens: 
         return YES if glob.matches(part.path) else NO
     if part.kind == "path" and glob.text == "/**":
         return YES  # whatever file it is
-    return PERHAPS if part.kind in ("path", "line") else NO
+    return PERHAPS if part.kind == "path" else NO
 
 
 def of_host(pattern: HostPattern, part: Part) -> Certainty:
     """Return whether a pattern matches the host and the port of a part."""
-    if part.host is None or part.port is None:
-        return PERHAPS if part.kind == "line" else NO
-    return YES if pattern.matches(part.host, part.port) else NO
+    return YES if pattern.matches(part.host or "", part.port or 0) else NO
 
 
 def of_argv(prefix: ArgvPrefix, part: Part, *, loosens: bool = False) -> Certainty:
     """Return whether the command of a part starts with a prefix. What `loosens` has to be sure."""
     if part.kind != "command":
-        return PERHAPS if part.kind == "line" else NO
+        return NO
     if prefix.surely(part.words, part.cwd):
         return YES
     return PERHAPS if not loosens and prefix.maybe(part.words, part.cwd) else NO
 
 
-def _of_url_path(glob: PathGlob, path: str | None) -> Certainty:
-    return YES if glob.text == "/**" else _known(glob.matches, path)
+def _of_url_path(glob: PathGlob, part: Part) -> Certainty:
+    return YES if glob.text == "/**" else _known(glob.matches, part.url_path)
 
 
 def _known(holds: Callable[[T], bool], value: T | None) -> Certainty:
     return PERHAPS if value is None else YES if holds(value) else NO
+
+
+def _one_of(of: Callable[[T, Part], Certainty], wanted: Iterable[T]) -> Matches:
+    one_of = tuple(wanted)
+    return lambda part, _: PERHAPS if part.kind == "line" else max(of(one, part) for one in one_of)
 
 
 def in_window(window: TimeWindow, now: datetime) -> bool:
@@ -196,6 +182,18 @@ def in_window(window: TimeWindow, now: datetime) -> bool:
         elif clock < window.since:
             return False
     return window.days is None or _DAYS[day] in window.days
+
+
+_MATCHES: Mapping[str, Callable[[Any], Matches]] = {
+    "time": lambda window: lambda _, call: YES if in_window(window, call.now) else NO,
+    "paths": lambda globs: _one_of(of_path, map(compile_glob, globs)),
+    "argv": lambda prefixes: _one_of(of_argv, compile_argv(prefixes)),
+    "hosts": lambda hosts: _one_of(of_host, map(compile_host, hosts)),
+    "methods": lambda methods: lambda part, _: _known(methods.__contains__, part.method),
+    "url_paths": lambda globs: _one_of(_of_url_path, map(compile_url_glob, globs)),
+    "size_bytes": lambda size: lambda part, _: _known(size.holds, part.size_bytes),
+}
+"""How each condition but `when` is compiled; `when` may fail, and is asked when all others match."""
 
 
 @dataclass(frozen=True)
@@ -241,8 +239,8 @@ def compile_rule(rule: Rule, place: int, layer: Layer = "tenant") -> CompiledRul
         rule.reason,
         layer,
         shadow=rule.mode == "shadow",
-        limit=limit if rate is not None or rule.at_once is not None else None,
-        more=compile_conditions(rule) if rule.given() - NAMES else None,
+        limit=limit if rule.is_limited else None,
+        more=compile_conditions(rule, without=NAMES) if rule.given() - NAMES else None,
         unless=compile_conditions(rule.unless) if rule.unless is not None else None,
     )
 

@@ -9,23 +9,20 @@ all the same is compared up to a limit, and no further.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
-from math import prod
+from math import inf, prod
 from typing import Generic, TypeVar
 
 from gateway.policy.argv import compile_argv
 from gateway.policy.document import Condition, Rule
 from gateway.policy.fields import Placeholder, SizeRange
 from gateway.policy.globs import ancestors, compile_glob
-from gateway.policy.globs_cover import covers as glob_covers
+from gateway.policy.globs import covers as glob_covers
 from gateway.policy.hosts import compile_host
-from gateway.policy.scoped_rule import ScopedRule
 from gateway.policy.words import Word
 
-_LIMIT_COMPARISONS = 20_000
-"""Pieces of rules, one path, prefix or host with another, that are compared."""
 _LIMIT_CHOICES = 64
 _ANY = ""
 _NETWORKS = "network"
@@ -107,41 +104,25 @@ def alternatives(word: ArgvWord) -> Sequence[str]:
 
 
 class Covering(Generic[T]):
-    """Items with conditions, in groups; found again by a condition that they might cover."""
+    """Items with conditions, in groups, to be found again by a condition that theirs cover."""
 
-    def __init__(self) -> None:
-        self._kept: dict[tuple[Hashable, str], list[T]] = defaultdict(list)
+    def __init__(self, limit_comparisons: float = inf) -> None:
+        self._kept: dict[tuple[Hashable, str], list[tuple[Condition, T]]] = defaultdict(list)
+        self._left = limit_comparisons
 
     def keep(self, group: Hashable, condition: Condition, item: T) -> None:
         for key in dict.fromkeys(_kept_at(condition)):
-            self._kept[group, key].append(item)
+            self._kept[group, key].append((condition, item))
 
-    def near(self, group: Hashable, condition: Condition) -> Iterator[T]:
-        """Yield the items of a group whose conditions might cover this one."""
+    def over(self, group: Hashable, condition: Condition) -> Iterator[T]:
+        """Yield the items of a group whose conditions cover this one, until the comparisons are used up."""
         for key in _looked_for_at(condition):
-            yield from self._kept.get((group, key), ())
-
-
-class Denials:
-    """Deny rules, to find one that covers another rule whatever else holds."""
-
-    def __init__(self, rules: Iterable[ScopedRule]) -> None:
-        self._rules: Covering[ScopedRule] = Covering()
-        self._left = _LIMIT_COMPARISONS
-        for placed in rules:
-            for tool in placed.rule.tools:
-                self._rules.keep(tool, placed.rule, placed)
-
-    def over(self, rule: Rule) -> ScopedRule | None:
-        """Return a rule that denies every call that `rule` is about; None where none surely does."""
-        for placed in self._rules.near(rule.tools[0], rule):
-            if set(rule.tools) <= set(placed.rule.tools) and placed.rule.unless in (None, rule.unless):
-                self._left -= prod(len(one.paths or one.argv or one.hosts or "1") for one in (placed.rule, rule))
+            for wide, item in self._kept.get((group, key), ()):
+                self._left -= prod(len(one.paths or one.argv or one.hosts or "1") for one in (wide, condition))
                 if self._left < 0:
-                    return None
-                if covers(placed.rule, rule):
-                    return placed
-        return None
+                    return
+                if covers(wide, condition):
+                    yield item
 
 
 def _kept_at(rule: Condition) -> Iterator[str]:
@@ -202,7 +183,8 @@ def _word(a: ArgvWord, b: ArgvWord) -> bool:
     if isinstance(b, Placeholder):
         return _placeholder(a, b) if isinstance(a, Placeholder) else a == "*" and not b.end
     if isinstance(a, Placeholder):
-        return all(word != "*" and _is(a, word) for word in alternatives(b))
+        says = a.matches is not None or a.number is not None
+        return says and all(word != "*" and compile_argv([(a,)])[0].surely([Word(word)]) for word in alternatives(b))
     return a == "*" or (b != "*" and set(alternatives(b)) <= set(alternatives(a)))
 
 
@@ -212,11 +194,6 @@ def _placeholder(a: Placeholder, b: Placeholder) -> bool:
     if a.number is not None and b.number is not None:
         return a.number.least <= b.number.least and b.number.most <= a.number.most
     return False
-
-
-def _is(a: Placeholder, word: str) -> bool:
-    """Return whether a literal word surely is what a placeholder stands for."""
-    return (a.matches is not None or a.number is not None) and compile_argv([(a,)])[0].surely([Word(word)])
 
 
 def _sizes(a: SizeRange | None, b: SizeRange | None) -> bool:

@@ -79,12 +79,10 @@ class Decision:
     """A verdict and what led to it.
 
     `rule` is the id of the deciding rule: the first in the file among those with the strictest effect (for allow, one
-    about the command before one about a file that the command names), else default-deny, opaque,
-    too-complex or invalid-arguments; rules of the operator's layer are named `operator/ID`. `reason` is written for the
-    model. `trace` lists every rule that matched.
-    `asked` are the parts an approver is asked about, `limits` what must be taken before
-    the call may pass. `would_be` is the verdict and the rule there would be if the rules in shadow were enforced, where
-    that is another verdict.
+    about the command before one about a file that the command names), else default-deny, opaque, too-complex or
+    invalid-arguments; rules of the operator's layer are named `operator/ID`. `reason` is written for the model. `trace`
+    lists every rule that matched. `asked` are the parts an approver is asked about, `limits` what must be taken before
+    the call may pass. `would_be` is the verdict and the rule if those in shadow were enforced, where it is another one.
     """
 
     verdict: Effect

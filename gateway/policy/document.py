@@ -15,7 +15,6 @@ from gateway.policy.fields import (
     FILE_TOOLS,
     TOOLS,
     WRITING_TOOLS,
-    ArgvPrefix,
     ArgvPrefixes,
     Expression,
     Globs,
@@ -24,7 +23,6 @@ from gateway.policy.fields import (
     ImageGlobs,
     Methods,
     Moment,
-    Placeholder,
     Regex,
     RuleId,
     Section,
@@ -34,7 +32,6 @@ from gateway.policy.fields import (
     ToolName,
     Tools,
     UrlGlobs,
-    check_program_name,
 )
 from sandbox.image_names import ImageRule
 
@@ -251,19 +248,6 @@ class Condition(Section):
         "thread, run, agent and now. An error denies.",
     )
 
-    @field_validator("argv")
-    @classmethod
-    def _words_apart(cls, prefixes: tuple[ArgvPrefix, ...] | None) -> tuple[ArgvPrefix, ...] | None:
-        for prefix in prefixes or ():
-            name = prefix[0]
-            if isinstance(name, Placeholder):
-                raise ValueError('the name of a program is a word, a list of words or "*"')  # noqa: TRY004 - pydantic takes ValueError only
-            for program in (name,) if isinstance(name, str) else name:
-                check_program_name(program)
-            if any(isinstance(word, Placeholder) and word.end for word in prefix[:-1]):
-                raise ValueError("end is the last of the words")
-        return prefixes
-
     def given(self) -> frozenset[str]:
         """Return the names of the conditions that are given."""
         return frozenset(name for name in Condition.model_fields if getattr(self, name) is not None)
@@ -316,6 +300,15 @@ class Rule(Condition):
         Examples(), description="Calls that it must match, and must not; untrue ones do not load."
     )
 
+    @property
+    def all_given(self) -> frozenset[str]:
+        """The names of the conditions that are given, those of its exception too."""
+        return self.given() | (self.unless.given() if self.unless is not None else frozenset())
+
+    @property
+    def is_limited(self) -> bool:
+        return self.rate is not None or self.at_once is not None
+
     @field_validator("id")
     @classmethod
     def _not_reserved(cls, rule: str) -> str:
@@ -328,8 +321,7 @@ class Rule(Condition):
         if not TOOLS.issuperset(self.tools):
             if not TOOLS.isdisjoint(self.tools):
                 raise ValueError("a rule is about an agent's own tools, as write_todos, or others; write two rules")
-            own = self.given() | (self.unless.given() if self.unless else frozenset())
-            if own - {"time", "when"} or self.examples != Examples():
+            if self.all_given - {"time", "when"} or self.examples != Examples():
                 raise ValueError(
                     "the agent's own tools, and those of MCP servers, have time and when only: leave out the rest, and "
                     "examples"
@@ -337,15 +329,14 @@ class Rule(Condition):
         for alone in ("execute", CONNECT):
             if alone in self.tools and len(set(self.tools)) > 1:
                 raise ValueError("a rule is about execute, about connect or about file tools; write two rules")
-        for condition in (self, self.unless):
-            for name in condition.given() if condition is not None else ():
-                tools, what = _ONLY_FOR.get(name, (None, ""))
-                if tools is not None and not tools.issuperset(self.tools):
-                    raise ValueError(f"{name} is for {what}")
+        for name in self.all_given & _ONLY_FOR.keys():
+            tools, what = _ONLY_FOR[name]
+            if not tools.issuperset(self.tools):
+                raise ValueError(f"{name} is for {what}")
         accepted = {"gateway": bool(FILE_TOOLS.intersection(self.tools)), "reading": "execute" in self.tools}
         if self.enforcement is not None and not accepted[self.enforcement]:
             raise ValueError("enforcement is gateway for a rule about file tools, and reading for one about execute")
-        if self.effect == "deny" and (self.rate is not None or self.at_once is not None):
+        if self.effect == "deny" and self.is_limited:
             raise ValueError("rate and at_once limit the calls that a rule lets pass, so a deny rule cannot have them")
         return self
 

@@ -10,12 +10,12 @@ from gateway.policy.argv import compile_argv
 from gateway.policy.conditions import Call, compile_conditions
 from gateway.policy.cover import ArgvWord, ArgvWords, shown_word
 from gateway.policy.decision import PERHAPS, YES, Facts
-from gateway.policy.document import Condition, PolicyDocument, Rule
+from gateway.policy.document import PolicyDocument, Rule
 from gateway.policy.expressions import ExpressionError
 from gateway.policy.fields import SizeRange, TimeWindow, rules_of
 from gateway.policy.hosts import address_of, compile_host, shown_endpoint
+from gateway.policy.layers import scoped_in_both
 from gateway.policy.parts import Part, cut
-from gateway.policy.scoped_rule import scoped_in_both
 
 LIMIT_NEAR = 5
 _ALL = 100
@@ -69,8 +69,7 @@ def _failures(rule: Rule, part: Part, call: Call) -> Iterator[tuple[str, Failure
     needed = YES if rule.effect == "allow" else PERHAPS
     try:
         for name in sorted(rule.given()):
-            alone = Condition.model_validate({name: getattr(rule, name)})
-            if compile_conditions(alone).whole(part, call) < needed:
+            if compile_conditions(rule, without=rule.given() - {name}).whole(part, call) < needed:
                 yield name, _failure(rule, name, part, call)
         unless = rule.unless
         if unless is not None and compile_conditions(unless).whole(part, call).opposite < needed:

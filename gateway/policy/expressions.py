@@ -97,6 +97,7 @@ def context(variables: Mapping[str, object]) -> Any:
 
 
 _ABSENT = object()
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def visible(value: object, depth: int = 0) -> object:
@@ -106,7 +107,11 @@ def visible(value: object, depth: int = 0) -> object:
     if isinstance(value, int):
         return value if abs(value) <= _LIMIT_INTEGER else _ABSENT
     if isinstance(value, str):
-        return value if len(value) <= LIMIT_TEXT_BYTES and _is_unicode(value) else _ABSENT
+        return (
+            value
+            if len(value.encode("utf-8", "surrogatepass")) <= LIMIT_TEXT_BYTES and not _SURROGATE.search(value)
+            else _ABSENT
+        )
     if depth >= LIMIT_DEPTH or not isinstance(value, Mapping | list | tuple) or len(value) > LIMIT_ITEMS:
         return _ABSENT
     if isinstance(value, Mapping):
@@ -115,13 +120,6 @@ def visible(value: object, depth: int = 0) -> object:
     entries = [visible(item, depth + 1) for item in value]
     # A list with a hole in it would be another list.
     return _ABSENT if any(entry is _ABSENT for entry in entries) else entries
-
-
-def _is_unicode(text: str) -> bool:
-    try:
-        return len(text.encode()) <= LIMIT_TEXT_BYTES
-    except UnicodeEncodeError:
-        return False
 
 
 @lru_cache(maxsize=4096)

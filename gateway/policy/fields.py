@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from types import MappingProxyType
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 from zoneinfo import ZoneInfo
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
@@ -22,9 +22,9 @@ from gateway.policy.regexes import compile_regex
 from gateway.policy.url_paths import compile_url_glob
 from sandbox.image_names import compile_image_glob, read_image
 
-READING_TOOLS = frozenset({"ls", "read_file", "glob", "grep"})
-WRITING_TOOLS = frozenset({"write_file", "edit_file"})
-FILE_TOOLS = READING_TOOLS | WRITING_TOOLS
+_TOOL_SETS = {"read": ("ls", "read_file", "glob", "grep"), "write": ("write_file", "edit_file")}
+WRITING_TOOLS = frozenset(_TOOL_SETS["write"])
+FILE_TOOLS = WRITING_TOOLS | frozenset(_TOOL_SETS["read"])
 JUDGED_AS = MappingProxyType({"view_file": "read_file"})
 """Tools that no rule names, each with the one whose rules are about it: to show a file is to read it."""
 CONNECT = "connect"
@@ -34,24 +34,13 @@ TOOLS = FILE_TOOLS | {"execute", CONNECT}
 EXECUTE_PYTHON = "execute_python"
 """Its code is not read: what it may do to files is what the sandbox's kernel lets a command do."""
 
-AgentTool = Literal[
-    "execute_python",
-    "write_todos",
-    "metadata_read",
-    "metadata_write",
-    "metadata_list",
-    "find_tools",
-    "finish_skill",
-    "spawn_subagent",
-    "check_subagent",
-    "wait_subagent",
-    "cancel_subagent",
-    "list_subagents",
-]
+AGENT_TOOLS = tuple(
+    """execute_python write_todos metadata_read metadata_write metadata_list find_tools finish_skill spawn_subagent
+    check_subagent wait_subagent cancel_subagent list_subagents""".split()  # noqa: SIM905 - one name a line
+)
 """What capabilities bring along. All but execute_python touch nothing but the run's own state."""
-AGENT_TOOLS: frozenset[str] = frozenset(get_args(AgentTool))
 
-_OwnTool = Literal["ls", "read_file", "write_file", "edit_file", "glob", "grep", "execute", "connect", AgentTool]
+_OWN_TOOLS = (*_TOOL_SETS["read"], *_TOOL_SETS["write"], "execute", CONNECT, *AGENT_TOOLS)
 _SERVER_TOOL = r"^[a-z0-9]+(?:[_-][a-z0-9]+)*/(?:\*|[A-Za-z0-9_./-]+)$"
 _SERVER_TOOL_FORM = re.compile(_SERVER_TOOL)
 _LIMIT_TOOL_CHARS = 128
@@ -64,7 +53,6 @@ def _named_tool(name: str) -> str:
     raise PydanticKnownError("literal_error", {"expected": expected})
 
 
-_OWN_TOOLS: tuple[str, ...] = get_args(_OwnTool)
 ToolName = Annotated[
     str,
     AfterValidator(_named_tool),
@@ -79,8 +67,6 @@ def rules_of(tool: str) -> tuple[str, ...]:
     server, slash, name = tool.partition("/")
     return (tool, f"{server}/*") if slash and name != "*" else (tool,)
 
-
-_TOOL_SETS = {"read": ("ls", "read_file", "glob", "grep"), "write": ("write_file", "edit_file")}
 
 _METHOD = re.compile(r"[A-Z][A-Z0-9_-]*")
 
@@ -197,7 +183,19 @@ class Placeholder(Section):
 ArgvWord = Text | Literals | Placeholder
 """A literal word, a list of alternatives, "*" for exactly one word of any text, or a placeholder."""
 
-ArgvPrefix = Annotated[tuple[ArgvWord, ...], Field(min_length=1, max_length=32)]
+
+def _words_apart(prefix: tuple[ArgvWord, ...]) -> tuple[ArgvWord, ...]:
+    name = prefix[0]
+    if isinstance(name, Placeholder):
+        raise ValueError('the name of a program is a word, a list of words or "*"')  # noqa: TRY004 - pydantic takes ValueError only
+    for program in (name,) if isinstance(name, str) else name:
+        check_program_name(program)
+    if any(isinstance(word, Placeholder) and word.end for word in prefix[:-1]):
+        raise ValueError("end is the last of the words")
+    return prefix
+
+
+ArgvPrefix = Annotated[tuple[ArgvWord, ...], Field(min_length=1, max_length=32), AfterValidator(_words_apart)]
 ArgvPrefixes = Annotated[tuple[ArgvPrefix, ...], _Some]
 
 

@@ -14,7 +14,7 @@ from agent.tools.paths import WORKSPACE
 from gateway.policy.document import PolicyDocument, Rule
 from gateway.policy.fields import Placeholder
 from gateway.policy.globs import compile_glob
-from gateway.policy.scoped_rule import ScopedRule, scoped_rules
+from gateway.policy.layers import ScopedRule, scoped_rules
 from gateway.policy.words import names
 from gateway.policy.yaml_lines import Path
 from sandbox.file_rules import FileRules
@@ -145,8 +145,7 @@ def check_layers(tenant: PolicyDocument, operator: PolicyDocument) -> Iterator[t
 
 def _reads_line(rule: Rule) -> bool:
     """Return whether a rule depends on what a command line says."""
-    given = rule.given() | (rule.unless.given() if rule.unless is not None else frozenset())
-    return "execute" in rule.tools and not given.isdisjoint({"argv", "when"})
+    return "execute" in rule.tools and not rule.all_given.isdisjoint({"argv", "when"})
 
 
 class Granted(NamedTuple):
@@ -161,7 +160,7 @@ NOTHING = Granted((), ())
 
 def grants_of(rule: Rule) -> Granted:
     """Return what an allow rule about files grants to commands."""
-    if rule.given() - {"paths"} or rule.unless is not None or rule.rate is not None or rule.at_once is not None:
+    if rule.given() - {"paths"} or rule.unless is not None or rule.is_limited:
         return NOTHING
     if rule.paths is None:
         return Granted(("/",), ())

@@ -5,12 +5,16 @@
 
 Matching takes time linear in the path for each wildcard: pieces between wildcards are matched leftmost and then kept
 (atomic groups), so no glob that a tenant writes can make a decision slow.
+
+Globs are compared with each other by their texts: `covers` is True only when that is sure, and `may_meet` is False only
+when that is sure. So two globs that mean the same and are written very differently may be called different.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from itertools import takewhile
 from typing import Literal
 
 LIMIT_PATH_BYTES = 4096
@@ -20,6 +24,11 @@ _LIMIT_KEPT = 16_384
 _WILDCARD = frozenset("*?[")
 _TOKEN = re.compile(r"\[[!^]?.[^]]*\]|.", re.DOTALL)
 _NOT_LITERAL = re.compile(r"/?\*\*|[*?]|\[[!^]?+.[^]]*\]", re.DOTALL)
+_FILLER = "sample"
+_LIMIT_STEPS = 20_000
+_CHARACTERS_PER_COMPARISON = 16
+LIMIT_COMPARISONS = 12_000
+"""About a microsecond each; a glob against a glob counts for more."""
 
 
 def path_problem(path: object) -> str | None:
@@ -123,16 +132,12 @@ def read_glob(text: str) -> PathGlob:
             raise ValueError(f"{text!r} has more than eight stars between two slashes")
     if components.count("**") > 8:
         raise ValueError(f"{text!r} has more than eight **")
-    literal = 0
-    while literal < len(components) and not _WILDCARD & set(components[literal]):
-        literal += 1
-    if literal == len(components):
-        literal -= 1
-    root = "".join("/" + component for component in components[: max(literal, 0)])
+    leading = [*takewhile(_WILDCARD.isdisjoint, components)]
+    root = "".join("/" + component for component in leading[: max(len(components) - 1, 0)])
     needle = max(_NOT_LITERAL.split(text[len(root) :]), key=len)
     depth = root.count("/")
     shape: Literal["path", "tree", "pattern"] = "tree" if components[depth:] == ("**",) else "pattern"
-    if not _WILDCARD & set(text):
+    if _WILDCARD.isdisjoint(text):
         shape = "path"
     return PathGlob(text, root, needle, components, _path(components), depth, shape)
 
@@ -141,30 +146,19 @@ def _path(components: tuple[str, ...]) -> str:
     """Return the expression of a whole glob."""
     if not components:
         return "/"
-    chunks: list[list[str]] = [[]]
+    chunks = [""]
     for component in components:
         if component == "**":
-            chunks.append([])
+            chunks.append("")
         else:
-            chunks[-1].append(component)
-    expressions = ["".join("/" + _component(component) for component in chunk) for chunk in chunks]
-    first, *others = expressions
-    if not others:
-        return first
-    *middle, last = others
+            chunks[-1] += "/" + _component(component)
     # A path and its parts start with a slash; "/" alone is the root, which has no parts.
-    result = first
-    for expression in middle:
-        if expression:
-            result += f"(?>(?:/[^/]+)*?{expression}(?=/|\\Z))"
-    if last:
-        return result + f"(?:/[^/]+)*{last}"
-    return result + ("(?:/.*)?" if first or any(middle) else "/.*")
+    return _leftmost(chunks, "(?:/[^/]+)", end=r"(?=/|\Z)") if any(chunks) else "/.*"
 
 
 def _component(component: str) -> str:
     """Return the expression of one part between slashes."""
-    pieces: list[str] = [""]
+    pieces = [""]
     for piece in tokens(component):
         if piece == "*":
             pieces.append("")
@@ -172,11 +166,16 @@ def _component(component: str) -> str:
             pieces[-1] += _character_class(component, piece)
         else:
             pieces[-1] += "[^/]" if piece == "?" else re.escape(piece)
+    return _leftmost(pieces, "[^/]")
+
+
+def _leftmost(pieces: list[str], filler: str, *, end: str = "") -> str:
+    """Return the expression of pieces with any number of fillers between each two; `end` is behind a piece."""
     first, *others = pieces
     if not others:
         return first
     *middle, last = others
-    return first + "".join(f"(?>[^/]*?{piece})" for piece in middle if piece) + f"[^/]*{last}"
+    return first + "".join(f"(?>{filler}*?{piece}{end})" for piece in middle if piece) + f"{filler}*{last}"
 
 
 @lru_cache(maxsize=4096)
@@ -198,3 +197,132 @@ def _character_class(component: str, piece: str) -> str:
             raise ValueError(f"{component!r}: the range {low}-{high} is backwards")
     escaped = "".join(character if character == "-" else re.escape(character) for character in members)
     return f"(?!/)[{'^' if negated else ''}{escaped}]"
+
+
+class TooComplex(Exception):
+    """The comparisons of a call are used up."""
+
+
+class Budget:
+    """What is left of the comparisons of a call."""
+
+    def __init__(self, limit: float = LIMIT_COMPARISONS) -> None:
+        self._left = limit
+
+    def spend(self, comparisons: int) -> None:
+        """Raise TooComplex when nothing is left."""
+        self._left -= comparisons
+        if self._left < 0:
+            raise TooComplex
+
+
+UNLIMITED = Budget(float("inf"))
+
+
+def covers(a: PathGlob, b: PathGlob) -> bool:
+    """Return whether every path that `b` matches is surely one that `a` matches."""
+    if a.text == b.text:
+        return True
+    if a.shape == "tree":
+        return f"{b.text if b.shape == 'path' else b.root}/".startswith(f"{a.root}/")
+    # What every path of `a` contains stands in `b` too, or `b` has paths without it.
+    if a.needle not in b.text or _begin_apart(a.components, b.components, _part_holds):
+        return False
+    return _same(a.components, b.components, "**", _part_holds, both=False)
+
+
+def may_meet(a: PathGlob, b: PathGlob, budget: Budget = UNLIMITED) -> bool:
+    """Return whether some path may match both globs: False only when that is sure. Raises TooComplex."""
+    one, other = a.components, b.components
+    if _begin_apart(one, other, _parts_meet):
+        return False
+    if b.shape == "tree":  # which has whatever `a` has from there on
+        return "**" in one or len(one) >= len(other) - 1
+    if _begin_apart(one[::-1], other[::-1], _parts_meet):
+        return False
+    budget.spend(len(a.text) * len(b.text) // _CHARACTERS_PER_COMPARISON)
+    return _same(one, other, "**", _parts_meet, both=True)
+
+
+def _begin_apart(a: Sequence[str], b: Sequence[str], agree: Callable[[str, str], bool]) -> bool:
+    """Return whether two parts at the same place before any `**` do not agree, which most globs do not."""
+    for one, other in zip(a, b, strict=False):
+        if one == "**" or other == "**":
+            return False
+        if one != other and not agree(one, other):
+            return True
+    return False
+
+
+def sample_path(glob: PathGlob) -> str | None:
+    """Return a path that a glob matches, "sample" where it leaves the name open; None where none was found."""
+    parts = ["".join(map(_sample, tokens(part))) for part in glob.components if part != "**"]
+    path = "/" + "/".join(parts)
+    # `/a/**` matches /a as well, but a file below it says more.
+    below = f"{path.rstrip('/')}/{_FILLER}" if glob.components[-1:] == ("**",) else path
+    return next((found for found in (below, path) if glob.matches(found)), None)
+
+
+def _same(
+    a: Sequence[str], b: Sequence[str], any_number: str, agree: Callable[[str, str], bool], *, both: bool
+) -> bool:
+    """Return whether `a` may be what `b` is; `any_number` stands for any number of items, of `b` only with `both`.
+
+    So without `both` it is whether all that `b` can be is surely within what `a` can be.
+    """
+    if len(a) * len(b) > _LIMIT_STEPS:
+        return both
+    # same[j]: the rest of `a` may be the rest of `b` from j on; the rests grow from the end.
+    same = [False] * len(b) + [True]
+    for place in reversed(range(len(b) if both else 0)):
+        same[place] = b[place] == any_number and same[place + 1]
+    for item in reversed(a):
+        longer = [item == any_number and same[-1]] * (len(b) + 1)
+        for place in reversed(range(len(b))):
+            if item == any_number or (both and b[place] == any_number):
+                # What stands for anything takes what the other has there, or is over.
+                longer[place] = same[place] or longer[place + 1]
+            else:
+                longer[place] = same[place + 1] and b[place] != any_number and agree(item, b[place])
+        same = longer
+    return same[0]
+
+
+@lru_cache(maxsize=4096)
+def _parts_meet(a: str, b: str) -> bool:
+    """Return whether two parts between slashes may be the same text."""
+    if a in (b, "*") or b == "*":
+        return True
+    return _same(tokens(a), tokens(b), "*", _characters_meet, both=True)
+
+
+def _characters_meet(a: str, b: str) -> bool:
+    if "?" in (a, b) or (len(a) > 1 and len(b) > 1):
+        return True
+    return a == b or _character_holds(a, b) or _character_holds(b, a)
+
+
+@lru_cache(maxsize=4096)
+def _part_holds(a: str, b: str) -> bool:
+    """Return whether one part between slashes holds another; a part is never empty."""
+    if a in (b, "*"):
+        return True
+    return _same(tokens(a), tokens(b), "*", _character_holds, both=False)
+
+
+def _character_holds(a: str, b: str) -> bool:
+    if a in (b, "?"):
+        return True
+    return len(a) > 1 and len(b) == 1 and b != "?" and compile_glob("/" + a).matches("/" + b)
+
+
+def _sample(piece: str) -> str:
+    if piece == "*":
+        return _FILLER
+    if piece == "?":
+        return _FILLER[:1]
+    if len(piece) == 1:
+        return piece
+    wanted = compile_glob("/" + piece)
+    candidates = (*piece[1:-1], *(chr(code) for code in range(0x21, 0x7F)))
+    return next((character for character in candidates if wanted.matches("/" + character)), "")

@@ -23,21 +23,19 @@ from functools import cached_property
 from itertools import islice
 
 from agent.tools.paths import WORKSPACE
-from gateway.policy.conditions import Call, CompiledRule, Hit, hit
+from gateway.policy.conditions import REQUESTS, Call, CompiledRule, Hit, hit
 from gateway.policy.cover import atoms
 from gateway.policy.decision import INVALID_ARGUMENTS, TOO_COMPLEX, Decision, Effect, Facts, Layer
-from gateway.policy.document import Condition, PolicyDocument, Rule
+from gateway.policy.document import PolicyDocument, Rule
 from gateway.policy.fields import CONNECT, EXECUTE_PYTHON, FILE_TOOLS
 from gateway.policy.file_rules import file_rules_of
-from gateway.policy.globs import compile_glob, tree_glob
-from gateway.policy.globs_cover import Budget, TooComplex, may_meet
+from gateway.policy.globs import Budget, TooComplex, compile_glob, may_meet, tree_glob
 from gateway.policy.hosts import address_of, compile_host
-from gateway.policy.layers import effective_document
+from gateway.policy.layers import ScopedRule, effective_document, scoped_in_both, scoped_rules
 from gateway.policy.parts import Part, cut, shown
 from gateway.policy.recent import Recent
 from gateway.policy.rules import Found, RuleIndex, ToolRules, compile_rules
 from gateway.policy.ruling import WHOLE_LINE, Judged, Ruling
-from gateway.policy.scoped_rule import ScopedRule, scoped_in_both, scoped_rules
 from gateway.policy.shell_line import START
 from sandbox.file_rules import FileRules
 
@@ -135,7 +133,7 @@ class Policy:
     @cached_property
     def _request_rules(self) -> tuple[Rule, ...]:
         rules = (placed.rule for placed in self._rules if CONNECT in placed.rule.tools)
-        return tuple(rule for rule in rules if any(_about_requests(one) for one in (rule, rule.unless)))
+        return tuple(rule for rule in rules if not rule.all_given.isdisjoint(REQUESTS))
 
     @property
     def judges_requests(self) -> bool:
@@ -288,16 +286,11 @@ def _granted(part: Part, call: Call, grants: Grants) -> CompiledRule | None:
 def _tells_apart(rule: Rule) -> bool:
     if FILE_TOOLS.isdisjoint(rule.tools):
         return False
-    conditions = [rule] if rule.unless is None else [rule, rule.unless]
     # Globs that could match some files of a writable file system and not others.
     finer = (
         may_meet(compile_glob(glob), tree_glob(root)) and glob not in {"/**", root, f"{root}/**"}
-        for condition in conditions
-        for glob in condition.paths or ()
+        for condition in (rule, rule.unless)
+        for glob in (condition.paths if condition is not None else None) or ()
         for root in _WRITABLE_ROOTS
     )
-    return any(condition.when is not None for condition in conditions) or any(finer)
-
-
-def _about_requests(condition: Condition | None) -> bool:
-    return condition is not None and (condition.methods is not None or condition.url_paths is not None)
+    return "when" in rule.all_given or any(finer)

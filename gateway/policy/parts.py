@@ -1,21 +1,30 @@
-"""A call cut into the parts that are judged: a path, each simple command, each file that a command names, a host."""
+"""A call cut into the parts that are judged: a path, each simple command, each file that a command names, a host.
+
+A command line goes down to the programs it runs: `timeout 5 make`, `sh -c '...'`, `find ... -exec rm {} +` are taken
+apart (programs/), and what a wrapper runs is judged in its place. Builtins that change what the rest of the line means
+(alias, eval, ...) and programs that exist to run others (sudo, ...) are opaque always.
+"""
+
+from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
 from gateway.policy.fields import CONNECT, FILE_TOOLS, JUDGED_AS, WRITING_TOOLS
 from gateway.policy.globs import PathGlob, path_problem, read_glob, tree_glob
 from gateway.policy.hosts import canonical_host, shown_endpoint
-from gateway.policy.programs.paths import Access, FileUse, absolute
+from gateway.policy.programs import read_call
+from gateway.policy.programs.call import LIMIT_USES, TOO_MANY, Access, FileUse, absolute, any_file
 from gateway.policy.recent import Recent
-from gateway.policy.shell_line import START, Directories, Redirect, SimpleCommand
-from gateway.policy.shell_names import does_nothing
+from gateway.policy.shell import parse_line
+from gateway.policy.shell_builtins import does_nothing
+from gateway.policy.shell_grammar import LIMIT_COMMANDS
+from gateway.policy.shell_line import START, Directories, Redirect, ShellLine, SimpleCommand, joined
 from gateway.policy.url_paths import judged_path
 from gateway.policy.words import Word
-from gateway.policy.wrappers import read_programs
 
 _SHOWN_CHARS = 200
 _LIMIT_PORT = 65_535
@@ -25,6 +34,10 @@ _LIMIT_KEPT_BYTES = 4 * 1024 * 1024
 _NO_BYTES = ("remove", "make_directory")
 _NOWHERE = "/dev/null"
 _TOOL_OF: dict[Access, str] = {"read": "read_file", "write": "write_file", "list": "ls"}
+_LIMIT_DEPTH = 4
+# Of all programs of a line: find can put one command, and one script, in many places.
+_LIMIT_WORDS = 12_000
+_LIMIT_SCRIPTS_BYTES = 64 * 1024
 
 Kind = Literal["tool", "path", "below", "command", "host", "line"]
 
@@ -229,3 +242,89 @@ def _file_part(name: str, use: FileUse) -> Part:
         wrapper=use.possible,
         glob=use.glob,
     )
+
+
+@dataclass(frozen=True)
+class Program(SimpleCommand):
+    """A simple command to judge, and where it may run. A `wrapper` runs the next one in its place.
+
+    Of a wrapper's words only deny and ask rules are about; the files that it uses are judged like any other's. `within`
+    are the commands that end in these words and run them, innermost first.
+    """
+
+    wrapper: bool = False
+    uses: tuple[FileUse, ...] = ()
+    within: tuple[SimpleCommand, ...] = ()
+
+
+def read_programs(command: str) -> Programs:
+    """Parse a command line, unwrap its commands and see what known programs do. Never raises."""
+    reading = Programs()
+    reading.line(parse_line(command), depth=0)
+    return reading
+
+
+class Programs:
+    """A command line down to the programs it runs. `opaque` is None when these are all."""
+
+    def __init__(self) -> None:
+        self.programs: list[Program] = []
+        self.redirects: list[Redirect] = []
+        self.opaque: str | None = None
+        self._words = self._uses = self._scripts_bytes = 0
+
+    def line(self, line: ShellLine, depth: int) -> None:
+        """Take in a line and what its commands wrap."""
+        self.opaque = self.opaque or line.opaque
+        self.redirects.extend(line.redirects)
+        for command in line.commands:
+            self.command(command, depth)
+
+    def command(self, command: SimpleCommand, depth: int, within: tuple[SimpleCommand, ...] = ()) -> None:
+        """Take in one simple command and what it wraps."""
+        if not command.words:
+            return
+        self._words += len(command.words)
+        if depth > _LIMIT_DEPTH or len(self.programs) > LIMIT_COMMANDS or self._words > _LIMIT_WORDS:
+            self._refuse("it wraps commands too deep or has too many")
+            return
+        if command.words[0].kind != "literal":
+            self._refuse("the name of a program is not literal")
+            self.programs.append(Program(command.words, command.cwd))
+            return
+        command = self._placed(command)
+        call = read_call(command.words, command.cwd)
+        self._uses += len(call.uses)
+        if self._uses > LIMIT_USES:
+            call.uses = dict.fromkeys(any_file(TOO_MANY))
+        if call.opaque is not None:
+            self._refuse(call.opaque)
+        self.programs.append(Program(command.words, command.cwd, call.replaces, tuple(call.uses), within))
+        if call.script is not None:
+            self._scripts_bytes += len(call.script.encode(errors="replace"))
+            if self._scripts_bytes > _LIMIT_SCRIPTS_BYTES:
+                self._refuse(f"its scripts are longer than {_LIMIT_SCRIPTS_BYTES} bytes together")
+                return
+            self.line(parse_line(call.script, command.cwd), depth + 1)
+        for wrapped in call.commands:
+            # `git -C lib diff` ends in a `git diff`, which begins with git.
+            end = wrapped.words[wrapped.words[0] == command.words[0] :]
+            ends = bool(end) and end == command.words[-len(end) :]
+            self.command(wrapped, depth + 1, (command, *within) if ends else ())
+
+    def _refuse(self, reason: str) -> None:
+        self.opaque = self.opaque or reason
+
+    def _placed(self, command: SimpleCommand) -> SimpleCommand:
+        """Return a command whose program has the absolute path that it runs by, where that is not as it is written.
+
+        `cd x && ./build.sh` is another program than the ./build.sh that rules name; deny rules see both.
+        """
+        name = command.words[0].text
+        if "/" not in name or name.startswith("/") or command.cwd == START:
+            return command
+        if command.cwd is None or len(command.cwd) > 1 or ".." in name.split("/"):
+            self._refuse("it runs a program by a relative path after cd; write the absolute path")
+            return command
+        self.programs.append(Program(command.words, command.cwd, wrapper=True))
+        return replace(command, words=(Word(joined(command.cwd[0], name)), *command.words[1:]))

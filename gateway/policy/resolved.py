@@ -8,7 +8,7 @@ from pydantic import BaseModel
 from gateway.policy.document import PolicyDocument
 from gateway.policy.file_rules import enforcement_of
 from gateway.policy.judge import Policy
-from gateway.policy.scoped_rule import ScopedRule, scoped_in_both
+from gateway.policy.layers import ScopedRule, scoped_in_both
 from sandbox.file_rules import FileRules
 
 Who = Literal["tenant", "operator", "both", "default"]

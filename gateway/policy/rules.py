@@ -16,8 +16,7 @@ from gateway.policy.conditions import CompiledRule, compile_rule, of_argv, of_pa
 from gateway.policy.decision import NO, PERHAPS, YES, Certainty, Layer
 from gateway.policy.document import Rule
 from gateway.policy.fields import rules_of
-from gateway.policy.globs import LIMIT_PATH_BYTES, PathGlob, ancestors, compile_glob
-from gateway.policy.globs_cover import UNLIMITED, Budget
+from gateway.policy.globs import LIMIT_PATH_BYTES, UNLIMITED, Budget, PathGlob, ancestors, compile_glob
 from gateway.policy.hosts import HostPattern, address_of, compile_host
 from gateway.policy.parts import Part
 

@@ -4,14 +4,14 @@ A recursive descent over the bytes of the line. It understands lists, pipelines,
 until, case, redirects, here-documents, comments, harmless assignments and the words of words.py. Whatever else stands
 in the line raises Opaque, with a reason; nothing is skipped and nothing is guessed.
 
-On the way it follows where each `cd` leads (shell_flow.py): what is read next starts in `_cwd`, and each production
+On the way it follows where each `cd` leads (shell_builtins.py): what is read next starts in `_cwd`, and each production
 returns where the shell may stand after it.
 """
 
 import re
 from dataclasses import dataclass, replace
 
-from gateway.policy.shell_flow import NEVER, Places, after, may_move, union
+from gateway.policy.shell_builtins import NEVER, Places, after, may_move, union
 from gateway.policy.shell_line import Directories, Redirect, ShellLine, SimpleCommand, Span, Unit
 from gateway.policy.shell_text import NOT_WELL_FORMED, ShellText, check_program
 from gateway.policy.words import Opaque, Word, WordScan, check_assigned

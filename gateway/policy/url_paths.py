@@ -5,6 +5,7 @@ server reads alike is settled (`/a/./b`, `/%7Euser`); what some read otherwise (
 that a rule can judge.
 """
 
+import posixpath
 import re
 from functools import lru_cache
 from urllib.parse import unquote
@@ -32,16 +33,11 @@ def settled_path(target: str) -> str:
         raise ValueError("the path has characters that have to be encoded, a semicolon, or % without two digits")
     path = _ENCODED.sub(_without_need, path)
     _check_decoded(path)
-    kept: list[str] = []
     *directories, last = path[1:].split("/")
     if "" in directories:
         raise ValueError("the path has two slashes in a row")
-    for segment in directories:
-        _step(kept, segment)
-    if last in (".", ".."):
-        _step(kept, last)
-        last = ""
-    return "".join(f"/{segment}" for segment in (*kept, last))
+    settled = posixpath.normpath(path)
+    return f"{settled.rstrip('/')}/" if last in ("", ".", "..") else settled
 
 
 def judged_path(target: str) -> str | None:
@@ -89,10 +85,3 @@ def _check_decoded(path: str) -> None:
         raise ValueError("the path is not UTF-8 when it is decoded") from error
     if _ENCODED.search(decoded):
         raise ValueError("the path is encoded twice")
-
-
-def _step(kept: list[str], segment: str) -> None:
-    if segment == "..":
-        del kept[-1:]
-    elif segment != ".":
-        kept.append(segment)

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from gateway.policy.document import PolicyDocument
-from gateway.policy.scoped_rule import all_rules
+from gateway.policy.layers import all_rules
 
 LIMIT_SAMPLES = 3
 

@@ -9,8 +9,8 @@ from gateway.agents.agents import agents_of_all
 from gateway.config.config import Config
 from gateway.errors import InvalidArgument, Misconfigured, NotFound, PolicyChanged, PolicyInvalid
 from gateway.policy import Policy, PolicyError, load_document
+from gateway.policy.layers import ScopedRule
 from gateway.policy.resolved import resolve
-from gateway.policy.scoped_rule import ScopedRule
 from gateway.policy_versions.policies import Policies
 from gateway.policy_versions.policy_check import PolicyChecker
 from gateway.redaction.redactor import WELL_KNOWN_SECRETS

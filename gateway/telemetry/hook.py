@@ -28,7 +28,9 @@ _SHOWN_CHARS = 4096
 _NAME_CHARS = 128
 log = structlog.get_logger(__name__)
 
-TOOLS = (policy_tools.TOOLS - {policy_tools.CONNECT}) | policy_tools.AGENT_TOOLS | policy_tools.JUDGED_AS.keys()
+TOOLS = (
+    (policy_tools.TOOLS - {policy_tools.CONNECT}) | frozenset(policy_tools.AGENT_TOOLS) | policy_tools.JUDGED_AS.keys()
+)
 """The tools that have a label of their own; a model may call any name."""
 tool_label = BoundedNames(len(TOOLS), TOOLS)
 

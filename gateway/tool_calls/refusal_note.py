@@ -8,7 +8,7 @@ import re
 from gateway.policy import Policy
 from gateway.policy.file_rules import READ, WRITE, forbids, granted_in_words
 from gateway.policy.globs import ancestors
-from gateway.policy.scoped_rule import scoped_in_both
+from gateway.policy.layers import scoped_in_both
 from gateway.policy.shell_line import joined
 
 # What is read of a command's output, which can be made to take long: its last lines, and some names in each.

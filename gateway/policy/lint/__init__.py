@@ -4,10 +4,9 @@ Start at `__init__.py`. Imports gateway.policy and agent.tools.
 """
 
 from gateway.policy.document import PolicyDocument
-from gateway.policy.lint.effectless import effectless
 from gateway.policy.lint.findings import Finding, Linted
 from gateway.policy.lint.kernel import kernel_rules
-from gateway.policy.lint.mistakes import connections, mistakes
+from gateway.policy.lint.mistakes import connections, effectless, mistakes
 from gateway.policy.lint.reaches import reaches_interpreters, side_doors
 from gateway.policy.yaml_lines import YamlReading
 

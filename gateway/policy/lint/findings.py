@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
-from gateway.policy.document import Condition, PolicyDocument, Rule
+from gateway.policy.document import PolicyDocument, Rule
 from gateway.policy.judge import Policy
-from gateway.policy.scoped_rule import ScopedRule, scoped_in_both
+from gateway.policy.layers import ScopedRule, scoped_in_both
 from gateway.policy.yaml_lines import Path, YamlReading
 
 Severity = Literal["warning", "note"]
@@ -14,7 +14,7 @@ _WARNINGS = frozenset(
     ("dead-rule", "denied-by-path", "impossible-glob", "opaque-allow", "reaches-interpreter", "side-door")
 )
 """What is worth a warning of a rule; the other checks are notes."""
-_CIRCUMSTANCES = ("time", "when", "size_bytes", "methods", "url_paths")
+_CIRCUMSTANCES = frozenset({"time", "when", "size_bytes", "methods", "url_paths"})
 
 
 @dataclass(frozen=True)
@@ -55,15 +55,11 @@ class Linted:
     @cached_property
     def loosest(self) -> Policy:
         """Return the policy as it is at the time and in the circumstances in which it allows most."""
-        return self._policy(judges_effects=True)
+        return Policy(at_its_loosest(self.document), self.operator and at_its_loosest(self.operator))
 
     @cached_property
     def _loosest_of_programs(self) -> Policy:
-        return self._policy(judges_effects=False)
-
-    def _policy(self, *, judges_effects: bool) -> Policy:
-        operator = None if self.operator is None else at_its_loosest(self.operator)
-        return Policy(at_its_loosest(self.document), operator, judges_effects=judges_effects)
+        return Policy(self.loosest.tenant_document, self.loosest.operator_document, judges_effects=False)
 
     def allowed(self, tool: str, **arguments: Any) -> tuple[str, ...] | None:
         """Return the names of the allow rules that let a call pass, None for a call that does not pass unasked."""
@@ -103,13 +99,8 @@ def at_its_loosest(document: PolicyDocument) -> PolicyDocument:
 def _loosest(rules: tuple[Rule, ...]) -> tuple[Rule, ...]:
     always = dict.fromkeys((*_CIRCUMSTANCES, "rate", "at_once"))
     return tuple(
-        rule.model_copy(update={**always, "unless": None if _depends(rule.unless) else rule.unless})
-        if rule.effect == "allow"
-        else rule
+        rule.model_copy(update={**always, "unless": unless}) if rule.effect == "allow" else rule
         for rule in rules
-        if rule.effect == "allow" or not (_depends(rule) or _depends(rule.unless))
+        for unless in [None if rule.unless and rule.unless.given() & _CIRCUMSTANCES else rule.unless]
+        if rule.effect == "allow" or not rule.all_given & _CIRCUMSTANCES
     )
-
-
-def _depends(condition: Condition | None) -> bool:
-    return condition is not None and not condition.given().isdisjoint(_CIRCUMSTANCES)

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from agent.tools.paths import WORKSPACE
 from gateway.policy.cover import alternatives
 from gateway.policy.file_rules import NOTHING, forbids, grants_of, is_below
+from gateway.policy.layers import ScopedRule
 from gateway.policy.lint.findings import Finding, Linted
-from gateway.policy.scoped_rule import ScopedRule
 
 _TOOLS = (("read_file", "read"), ("write_file", "change"))
 # What programs read by themselves, and can make them run others.

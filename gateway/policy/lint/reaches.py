@@ -9,13 +9,12 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
 
-from gateway.policy.cover import ArgvWord, ArgvWords, alternatives, shown_argv
+from gateway.policy.cover import ArgvWord, alternatives, shown_argv
 from gateway.policy.document import Rule
 from gateway.policy.fields import Placeholder
-from gateway.policy.globs import compile_glob
-from gateway.policy.globs_cover import sample_path
+from gateway.policy.globs import compile_glob, sample_path
+from gateway.policy.layers import ScopedRule
 from gateway.policy.lint.findings import Finding, Linted
-from gateway.policy.scoped_rule import ScopedRule
 from gateway.policy.words import names
 
 _INTERPRETERS = names("""python python3 pypy3 node deno bun perl ruby lua php julia R Rscript awk gawk mawk sh bash dash
@@ -75,16 +74,12 @@ def _fixed(linted: Linted, placed: ScopedRule) -> Iterator[Finding]:
         runs = [name for name in alternatives(prefix[0]) if name.rpartition("/")[2] in _RUN_CODE]
         if not runs or (len(prefix) > 1 and prefix[1] in _HARMLESS):
             continue
-        if placed.name in (linted.runs(_sample_command((runs[0], *prefix[1:]))) or ()):
+        sample = shlex.join(filter(None, map(_sample_word, (runs[0], *prefix[1:]))))
+        if placed.name in (linted.runs(sample) or ()):
             found.append(shown_argv(((tuple(runs) if runs[1:] else runs[0]), *prefix[1:])))
     if found:
         what = f"`{'`, `'.join(found[:3])}` runs the code that the project's files hold"
         yield linted.finding("runs-code", placed, what, "see that write rules keep off these files")
-
-
-def _sample_command(prefix: ArgvWords) -> str:
-    """Return a command line that starts with an argv prefix."""
-    return shlex.join(text for text in map(_sample_word, prefix) if text is not None)
 
 
 def _sample_word(word: ArgvWord) -> str | None:

@@ -1,6 +1,6 @@
 """What known programs do with their arguments: the files they read and write, the programs they run.
 
-`files`, `find`, `git`, `scripts` and `wrapping` are groups of programs, each with a table PROGRAMS from a program's
+`files`, `git`, `scripts` and `wrapping` are groups of programs, each with a table PROGRAMS from a program's
 name to the function that describes a call of it. What a line says of files is read for few programs and their usual
 options; any other option, or another program that uses files, may use any of them. Of a program in no table nothing is
 known: only argv rules judge it.
@@ -12,7 +12,7 @@ Start at `call.py`. Imports gateway.policy.
 
 from collections.abc import Sequence
 
-from gateway.policy.programs import files, find, git, scripts, wrapping
+from gateway.policy.programs import files, git, scripts, wrapping
 from gateway.policy.programs.call import Call, Describe
 from gateway.policy.programs.starts import refuse_starts
 from gateway.policy.programs.wrapping import refuse_others
@@ -23,7 +23,7 @@ SYSTEM_DIRECTORIES = frozenset({"/bin", "/usr/bin", "/sbin", "/usr/sbin", "/usr/
 """Where a program has the name that it is known by. Anywhere else `grep` may be anything."""
 
 _PROGRAMS: dict[str, Describe] = {
-    name: describe for module in (files, find, git, scripts, wrapping) for name, describe in module.PROGRAMS.items()
+    name: describe for module in (files, git, scripts, wrapping) for name, describe in module.PROGRAMS.items()
 }
 
 

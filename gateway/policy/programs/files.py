@@ -5,9 +5,8 @@ The hosts of curl are not read here: each connection is judged when it is made.
 
 import re
 
-from gateway.policy.programs.call import UNREAD_REASON, Call, Describe
+from gateway.policy.programs.call import UNREAD_REASON, Access, Call, Describe, may_be_none
 from gateway.policy.programs.options import after_first, read_options
-from gateway.policy.programs.paths import Access, may_be_none
 from gateway.policy.words import Word, names
 
 _KINDS: dict[Access, frozenset[str]] = {
@@ -60,12 +59,13 @@ def _without_options(call: Call) -> list[Word]:
     return [word for word in call.words if not word.text.startswith("-")]
 
 
-def _unread(call: Call) -> None:
+def unread(call: Call) -> None:
+    """Take in a call that may use any file."""
     call.lose(UNREAD_REASON)
 
 
 def _uniq(call: Call) -> None:
-    call.lose(UNREAD_REASON)
+    unread(call)
     call.files(_without_options(call), "read")
     call.files(_without_options(call), "write")
 
@@ -155,7 +155,7 @@ def _curl(call: Call) -> None:
 
 
 PROGRAMS: dict[str, Describe] = {
-    **dict.fromkeys(UNREAD, _unread),
+    **dict.fromkeys(UNREAD, unread),
     **dict.fromkeys(frozenset().union(*_KINDS.values()), _of_one_kind),
     **dict.fromkeys(("cp", "mv"), _cp_or_mv),
     "sort": _sort,

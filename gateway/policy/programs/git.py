@@ -10,11 +10,11 @@ and so is a line that changes other settings than a few harmless ones.
 import re
 from collections.abc import Callable
 
-from gateway.policy.programs.call import UNREAD_REASON, Call, Describe
+from gateway.policy.programs.call import UNREAD_REASON, Access, Call, Describe, absolute
+from gateway.policy.programs.files import unread
 from gateway.policy.programs.options import read_options
-from gateway.policy.programs.paths import Access, absolute
 from gateway.policy.programs.starts import refuse_options
-from gateway.policy.shell_names import behind_nuls
+from gateway.policy.shell_builtins import behind_nuls
 from gateway.policy.words import Word, names
 
 Subcommand = Callable[[Call], None]
@@ -207,10 +207,6 @@ def _remotes(call: Call) -> None:
         call.lose(UNREAD_REASON)
 
 
-def _unread(call: Call) -> None:
-    call.lose(UNREAD_REASON)
-
-
 _DESCRIBED: dict[str, Subcommand] = {
     "branch tag rev-parse rev-list describe symbolic-ref for-each-ref show-ref merge-base name-rev count-objects fsck"
     " gc prune version cherry shortlog": _about_all(),
@@ -228,7 +224,7 @@ _DESCRIBED: dict[str, Subcommand] = {
     "am apply archive bundle cat-file check-attr check-mailmap check-ref-format checkout-index column commit-graph"
     " commit-tree fast-export format-patch hash-object index-pack merge-file merge-tree mktag mktree notes"
     " pack-objects pack-refs patch-id range-diff read-tree repack replace rerere show-branch sparse-checkout stripspace"
-    " submodule update-index update-ref var verify-pack worktree write-tree": _unread,
+    " submodule update-index update-ref var verify-pack worktree write-tree": unread,
 }
 SUBCOMMANDS = {name: describe for names, describe in _DESCRIBED.items() for name in names.split()}
 

@@ -17,8 +17,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Literal
 
-from gateway.policy.programs.call import Call
-from gateway.policy.programs.paths import Access, leads_with_dash
+from gateway.policy.programs.call import Access, Call, leads_with_dash
 from gateway.policy.words import Word
 
 _OPTION = re.compile(r"(--?)([^:=\[]+)(:|=|\[=?\])?")

@@ -7,8 +7,7 @@ letter in a cluster that could be the text of another option.
 import re
 from collections.abc import Sequence
 
-from gateway.policy.programs.call import Call
-from gateway.policy.programs.paths import leads_with_dash
+from gateway.policy.programs.call import Call, leads_with_dash
 from gateway.policy.words import Word, names
 
 _TAR = """-I -F -M -L -T --files-from --use-compress-program --to-command --checkpoint-action --info-script

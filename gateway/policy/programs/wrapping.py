@@ -6,13 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import dropwhile
 
-from gateway.policy.programs.call import Call, Describe
+from gateway.policy.programs.call import Call, Describe, is_stream
 from gateway.policy.programs.options import Parsed, read_options
-from gateway.policy.programs.paths import is_stream
 from gateway.policy.programs.scripts import read_script
-from gateway.policy.shell_names import behind_nuls, keeps_meaning
-from gateway.policy.variables import may_assign
-from gateway.policy.words import Opaque, Word, names
+from gateway.policy.shell_builtins import behind_nuls, keeps_meaning
+from gateway.policy.words import Opaque, Word, may_assign, names
 
 _CHANGES_THE_SHELL = names(""". alias bg bind break builtin compgen complete compopt continue coproc declare disown
     enable eval exec exit export fc fg getopts hash history jobs let local logout mapfile popd pushd read readarray
@@ -87,7 +85,8 @@ def _refuse_evaluation(call: Call, words: tuple[Word, ...]) -> None:
 def _parsed(call: Call, options: str) -> Parsed:
     """Read the options before the wrapped command. Raises Opaque for one that is not known."""
     parsed = read_options(call, options, runs=True, permute=False)
-    call.check()
+    if call.opaque is not None:
+        raise Opaque(call.opaque)
     if any(value is not None and not value.one_word for _, value in parsed.given):
         raise Opaque(f"{call.name} has an option whose argument is not one word")
     return parsed
@@ -228,6 +227,8 @@ def _with_mark(word: Word, mark: str) -> Word:
 def _runner(call: Call) -> None:
     """A runner such as `uv run`: it is a program of its own besides, as it may install what it runs."""
     name, words, verbs = call.name, call.words, RUNNERS[call.name].split()
+    if name == "bun":
+        read_script(call)
     place = 0
     if verbs:
         verb = words[0] if words else Word("")
@@ -244,11 +245,6 @@ def _runner(call: Call) -> None:
     if not rest:
         raise Opaque(f"{name} may run what it reads")
     _run(call, rest, replaces=False)
-
-
-def _bun(call: Call) -> None:
-    read_script(call)
-    _runner(call)
 
 
 PROGRAMS: dict[str, Describe] = {
@@ -274,5 +270,4 @@ PROGRAMS: dict[str, Describe] = {
     "xargs": _xargs,
     **dict.fromkeys((*_SHELLS, *_OTHER_SHELLS), _shell),
     **dict.fromkeys(RUNNERS, _runner),
-    "bun": _bun,
 }  # fmt: skip

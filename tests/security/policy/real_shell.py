@@ -24,8 +24,9 @@ from pathlib import Path
 
 from hypothesis import settings
 
-from gateway.policy.shell import ShellLine, SimpleCommand, parse_line
-from gateway.policy.shell_names import keeps_meaning
+from gateway.policy.shell import parse_line
+from gateway.policy.shell_builtins import keeps_meaning
+from gateway.policy.shell_line import ShellLine, SimpleCommand
 from gateway.policy.words import Word
 
 _STUB = """#!/bin/sh

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from gateway.policy.globs import compile_glob
-from gateway.policy.programs.paths import FileUse
-from gateway.policy.wrappers import read_programs
+from gateway.policy.parts import read_programs
+from gateway.policy.programs.call import FileUse
 from tests.strace import needs_strace
 
 _CALLS = (

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gateway.policy.globs import compile_glob
-from gateway.policy.programs.paths import FileUse, located
+from gateway.policy.programs.call import FileUse, located
 from gateway.policy.shell import parse_line
 
 _NAMES = ["a", "b", "ab", "ba", "a.py", "b.py", ".env", ".a", "*", "[ab]", "a*b", "é", "aé", "-a", "!a", "^a", "]", "?"]

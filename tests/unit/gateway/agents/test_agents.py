@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from itertools import chain, combinations
 from pathlib import Path
-from typing import Any, cast, get_args
+from typing import Any, cast
 
 import pytest
 from pydantic import JsonValue
@@ -25,7 +25,7 @@ from gateway.config.config import Config
 from gateway.config.model_settings import ModelSettings
 from gateway.errors import Misconfigured
 from gateway.policy import STARTER_POLICY, Policy, PolicyDocument, PolicyError, load_policy
-from gateway.policy.fields import CONNECT, EXECUTE_PYTHON, JUDGED_AS, TOOLS, AgentTool
+from gateway.policy.fields import AGENT_TOOLS, CONNECT, EXECUTE_PYTHON, JUDGED_AS, TOOLS
 from gateway.runs.checkpoints import ThreadHistoryHook
 from gateway.storage.entities import Thread
 from gateway.storage.store import Store
@@ -152,10 +152,10 @@ def test_each_capability_can_be_chosen_and_is_there_when_it_is() -> None:
 
 def test_the_agents_own_tools_are_those_that_a_policy_can_name() -> None:
     tools = {tool.name for capability in _built(_settings(ALL)) for tool in capability.tools}
-    assert tools - TOOLS - JUDGED_AS.keys() == set(get_args(AgentTool))
+    assert tools - TOOLS - JUDGED_AS.keys() == set(AGENT_TOOLS)
 
 
-@pytest.mark.parametrize("name", get_args(AgentTool))
+@pytest.mark.parametrize("name", AGENT_TOOLS)
 def test_the_starter_policy_lets_the_agents_own_tools_run(name: str) -> None:
     decision = POLICY.judge(name, {})
     runs_code = name == EXECUTE_PYTHON

@@ -6,7 +6,10 @@ from typing import Any
 
 import pytest
 
-from gateway.policy import Decision, Facts, Policy, compile_grants, narrow_rule
+from gateway.policy import Policy
+from gateway.policy.decision import Decision, Facts
+from gateway.policy.judge import compile_grants
+from gateway.policy.narrow import narrow_rule
 from tests.unit.gateway.policy.test_conditions import document, policy
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from gateway.policy import PolicyError, load_document, load_policy
 from gateway.policy.file_rules import enforcement_of, file_rules_of
-from gateway.policy.scoped_rule import scoped_rules
+from gateway.policy.layers import scoped_rules
 from sandbox.file_rules import FileRules
 
 HEAD = "version: 1\nenforcement: kernel\n"

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.policy.globs import compile_glob, path_problem, tree_glob
-from gateway.policy.globs_cover import may_meet
+from gateway.policy.globs import compile_glob, may_meet, path_problem, tree_glob
 from tests.examples import examples
 
 

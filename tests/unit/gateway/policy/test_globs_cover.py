@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.policy.globs import compile_glob
-from gateway.policy.globs_cover import covers, may_meet, sample_path
+from gateway.policy.globs import compile_glob, covers, may_meet, sample_path
 from tests.examples import examples
 
 _PARTS = st.sampled_from(["a", "b", "ab", "*", "?", "a*", "*b", "[ab]", "[!a]", "*a*", "**", "??", "[*]"])

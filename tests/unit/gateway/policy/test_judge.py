@@ -12,9 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.policy import STARTER_POLICY, Match, Policy, PolicyDocument, load_policy
+from gateway.policy import STARTER_POLICY, Policy, PolicyDocument, load_policy
+from gateway.policy.decision import Match
+from gateway.policy.parts import read_programs
 from gateway.policy.programs.call import LIMIT_USES
-from gateway.policy.wrappers import read_programs
 from tests.examples import examples
 
 

@@ -6,15 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.policy import (
-    STARTER_POLICY,
-    PolicyDocument,
-    PolicyError,
-    Rule,
-    check_policy_file,
-    load_document,
-    load_policy,
-)
+from gateway.policy import STARTER_POLICY, PolicyDocument, PolicyError, check_policy_file, load_document, load_policy
+from gateway.policy.document import Rule
 from gateway.policy.loading import LIMIT_BYTES
 
 DENY = "{id: d, tools: [execute], effect: deny, reason: r"
@@ -120,7 +113,7 @@ def test_any_tool_that_does_not_page_can_have_sizes_of_its_own_and_they_survive_
         ("version: 1\nrules:\n- {id: a, tools: [ls, execute], effect: deny, reason: r}", 3, "rules[0]", "two rules"),
         (f"version: 1\nrules:\n- {RULE}, argv: [git]}}", 3, "rules[0].argv[0]", "[[git, [status, diff]], [ls]]"),
         (f"version: 1\nrules:\n- {RULE}, argv: [[git, no]]}}", 3, "rules[0].argv[0][1]", "need quotes"),
-        (f"version: 1\nrules:\n- {RULE}, argv: [[git status]]}}", 3, "rules[0].argv", "write the words apart"),
+        (f"version: 1\nrules:\n- {RULE}, argv: [[git status]]}}", 3, "rules[0].argv[0]", "write the words apart"),
         (f"version: 1\nrules:\n- {RULE}, argv: []}}", 3, "rules[0].argv", "lists of words"),
         (
             "version: 1\nrules:\n- id: a\n  tools: [ls]\n  effect: deny\n  reason: r\n  paths:\n  - /a\n  - b/*",

@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 from gateway.policy.loading import load_policy
 from gateway.policy.parts import cut
 from gateway.policy.programs import _PROGRAMS, read_call
-from gateway.policy.programs.call import LIMIT_USES, Call
+from gateway.policy.programs.call import LIMIT_USES, Call, FileUse
 from gateway.policy.programs.git import SUBCOMMANDS
 from gateway.policy.programs.options import compile_options
-from gateway.policy.programs.paths import FileUse
 from gateway.policy.programs.scripts import sed_problem
 from gateway.policy.programs.starts import _STARTS
 from gateway.policy.programs.wrapping import RUNNERS

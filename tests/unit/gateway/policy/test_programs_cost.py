@@ -8,13 +8,13 @@ from collections.abc import Callable
 
 import pytest
 
+from gateway.policy.parts import Programs, read_programs
 from gateway.policy.programs import _PROGRAMS
 from gateway.policy.programs.call import TOO_MANY
 from gateway.policy.shell import LIMIT_BYTES, parse_line
-from gateway.policy.shell_flow import LIMIT_DIRECTORIES
+from gateway.policy.shell_builtins import LIMIT_DIRECTORIES
 from gateway.policy.shell_line import Directories, SimpleCommand
 from gateway.policy.words import Word
-from gateway.policy.wrappers import Programs, read_programs
 from tests.security.policy.strict_policy import STRICT
 
 _MANY = 2900

@@ -7,8 +7,7 @@ from datetime import UTC, datetime
 import pytest
 
 from gateway.policy import PolicyError
-from gateway.policy.loading import read_policy
-from gateway.policy.proof import Outcome, example_arguments, example_calls, moment
+from gateway.policy.loading import Outcome, example_arguments, example_calls, moment, read_policy
 
 FILE = """\
 version: 1

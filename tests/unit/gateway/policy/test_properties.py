@@ -9,9 +9,10 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.policy import Decision, Facts, Policy, PolicyDocument, compile_grants
-from gateway.policy.decision import STRICTNESS
+from gateway.policy import Policy, PolicyDocument
+from gateway.policy.decision import STRICTNESS, Decision, Facts
 from gateway.policy.fields import TOOLS
+from gateway.policy.judge import compile_grants
 from tests.examples import examples
 
 PROGRAMS = ["ls", "cat", "git", "push", "*", ["ls", "cp"], "env", "mytool"]

@@ -8,8 +8,8 @@ import jsonschema
 import pytest
 import yaml
 
-from gateway.policy import STARTER_POLICY, policy_schema
-from gateway.policy.schema import schema_text
+from gateway.policy import STARTER_POLICY
+from gateway.policy.schema import policy_schema, schema_text
 
 PUBLISHED = Path(__file__).parents[4] / "docs" / "policy.schema.json"
 VALIDATOR = jsonschema.Draft202012Validator(policy_schema())

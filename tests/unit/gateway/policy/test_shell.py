@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from gateway.policy.shell import LIMIT_BYTES, Redirect, parse_line
+from gateway.policy.parts import read_programs
+from gateway.policy.shell import LIMIT_BYTES, parse_line
 from gateway.policy.shell_grammar import LIMIT_NESTING
+from gateway.policy.shell_line import Redirect
 from gateway.policy.words import Word
-from gateway.policy.wrappers import read_programs
 from tests.unit.gateway.policy.everyday import everyday
 
 HERE = ("/workspace",)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.policy.programs.paths import FileUse
-from gateway.policy.wrappers import Program, read_programs
+from gateway.policy.parts import Program, read_programs
+from gateway.policy.programs.call import FileUse
 
 
 def understood(line: str) -> tuple[Program, ...]:

@@ -13,8 +13,8 @@ from airlock.v1 import process_service_pb2 as pb
 from gateway.errors import InvalidArgument, InvalidPath, TooLarge
 from gateway.policy.document import PolicyDocument, Rule
 from gateway.policy.judge import Policy
+from gateway.policy.parts import read_programs
 from gateway.policy.shell import parse_line
-from gateway.policy.wrappers import read_programs
 from gateway.tool_calls.program_calls import PROGRAM_LIMIT_BYTES, Program, program_of
 
 HOSTILE = [

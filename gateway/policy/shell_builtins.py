@@ -1,10 +1,21 @@
-"""Builtins that change nothing but variables which change nothing about what later words run (variables.py)."""
+"""Builtins of the shell: where `cd` and the like lead, and which ones change nothing about what later words run."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
-from gateway.policy.variables import may_assign
-from gateway.policy.words import Word
+from gateway.policy.shell_line import Directories, joined
+from gateway.policy.words import Word, may_assign
+
+LIMIT_DIRECTORIES = 8
+
+# eval and . are never understood, but where they lead is not known either.
+_MOVES = frozenset({"cd", "chdir", "pushd", "popd", "eval", ".", "source", "exec"})
+# What runs the command in its words, and runs it in this very shell.
+_RUNS_IT_HERE = frozenset({"command", "builtin", "time"})
+
+NEVER: tuple[str, ...] = ()
+Places = tuple[Directories, Directories]
+"""Where the shell may stand after success, and after failure. None is any directory, NEVER that it does not happen."""
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _PROXY = re.compile(r"(https?|ftp|all|no)_proxy", re.IGNORECASE)
@@ -13,6 +24,43 @@ _KEEPERS = frozenset({"break", "continue", "exit", "export", "set", "shift", "un
 # All arguments of `read` and of `set`, each behind a NUL.
 _READ = re.compile(r"(?:\0-r|\0-d\0[^\0]?)*((?:\0[A-Za-z_][A-Za-z0-9_]*)+)", re.DOTALL)
 _SET = re.compile(r"(\0[-+][eux]+|\0[-+][eux]*o\0(pipefail|errexit|nounset|xtrace))+")
+
+
+def after(words: Sequence[Word], cwd: Directories) -> Places:
+    """Return where a simple command leaves the shell."""
+    name = words[0].literal
+    if name == "exit":
+        return NEVER, NEVER
+    if not may_move(words):
+        return cwd, cwd
+    arguments = words[2:] if len(words) > 1 and words[1].literal == "--" else words[1:]
+    target = arguments[0].literal if len(arguments) == 1 else None
+    # Options, more arguments, nothing, -, and home directories lead to where only the shell knows. bash has pushd; in
+    # other shells it fails and leads nowhere.
+    if name not in {"cd", "chdir", "pushd"} or not target or target.startswith(("-", "+")):
+        return None, None
+    if cwd is None:
+        return ((joined("/", target),) if target.startswith("/") else None), None
+    return tuple(dict.fromkeys(joined(directory, target) for directory in cwd)), cwd
+
+
+def may_move(words: Sequence[Word]) -> bool:
+    """Return whether a simple command may move the shell that runs it."""
+    name = words[0].literal
+    if name in _RUNS_IT_HERE:
+        asks = name == "command" and len(words) > 1 and words[1].literal in {"-v", "-V"}
+        return not asks and any(word.literal in {None, *_MOVES} for word in words[1:])
+    return name in _MOVES
+
+
+def union(sets: Iterable[Directories]) -> Directories:
+    """Return the directories of all sets, None where they are too many to follow."""
+    together: dict[str, None] = {}
+    for directories in sets:
+        if directories is None:
+            return None
+        together.update(dict.fromkeys(directories))
+    return tuple(together) if len(together) <= LIMIT_DIRECTORIES else None
 
 
 def does_nothing(words: Sequence[Word]) -> bool:
