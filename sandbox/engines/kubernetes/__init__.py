@@ -7,6 +7,7 @@
     unowned                                 Pods and claims without an owner: taken or removed, by compare-and-swap
     endings                                 how sandboxes are stopped and removed, one or all of a tenant
     reconciliation                          what dead processes left
+    reachability                            sandboxes that one gateway does not reach, and another may
     listing                                 what lists show of sandboxes
     workspaces                              a thread's files as a whole
     attached                                the sandboxes that this process uses, and what it shares with others

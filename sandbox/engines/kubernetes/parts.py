@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field, replace
 
 from sandbox.client.channel import Channel
 from sandbox.client.presence import Presence
-from sandbox.client.tls_address import TlsAddress
+from sandbox.client.tls_address import TlsAddress, WrongRelay
 from sandbox.engines.background import BackgroundTasks
 from sandbox.engines.kubernetes import manifests
 from sandbox.engines.kubernetes.allowance import Allowances, unlimited
@@ -27,7 +27,7 @@ from sandbox.engines.kubernetes.unowned import Unowned
 from sandbox.engines.kubernetes.workloads import Workloads, chosen_workloads
 from sandbox.engines.lifetime import Lifetime
 from sandbox.engines.pooled_sandbox import is_pooled
-from sandbox.errors import DaemonLost, SandboxError, SandboxUnavailable
+from sandbox.errors import SandboxError, SandboxRetired, SandboxUnavailable
 from sandbox.sandbox import Owner, SandboxSpec
 from sandbox.tls.identity import sandbox_name
 from sandbox.transition import OnTransition, State, Transition
@@ -36,6 +36,21 @@ log = logging.getLogger(__name__)
 
 # Longer than a Pod's grace and what a busy kubelet needs; what has not ended then has no node that says so.
 _END_S = 30.0
+# How long a sandbox that does not answer is tried again: the API says within seconds that a Pod has ended.
+_PATIENCE_S = 5.0
+_AGAIN_S = 0.1
+
+
+class PodGone(SandboxUnavailable):
+    """By the API's word a sandbox's Pod has ended or is gone."""
+
+
+def is_over(error: BaseException) -> bool:
+    """Return whether what attach() raised says that a sandbox is of no use to any process.
+
+    Anything else may be this process' own network, while others use the sandbox.
+    """
+    return isinstance(error, PodGone | WrongRelay | SandboxRetired)
 
 
 @dataclass
@@ -58,7 +73,9 @@ class Parts:
         self.pod_watchers: list[Callable[[str, Pod | None], None]] = [self.attached.note_pod]
         of_all = (PODS, self.site.scope(), selector)
         self.pods = Mirror(self.requests, of_all, Pod.of, self._note_pod, self.site.has)
-        self.leases = Mirror(self.requests, (LEASES, where, f"{selector},{manifests.STATE}"), Known.of)
+        self.lease_watchers: list[Callable[[Known | None], None]] = []
+        of_threads = (LEASES, where, f"{selector},{manifests.STATE}")
+        self.leases = Mirror(self.requests, of_threads, Known.of, self._note_lease)
         self.unowned = Unowned(self.requests, self.site, self.pods, lambda: self.workloads)
         self.gates = Gates(self.requests, self.site, self.leases, self.process, self.lifetime.clock)
         self.later: list[asyncio.Task[None]] = []
@@ -84,6 +101,10 @@ class Parts:
     def _note_pod(self, name: str, pod: Pod | None) -> None:
         for noted in self.pod_watchers:
             noted(name, pod)
+
+    def _note_lease(self, _name: str, known: Known | None) -> None:
+        for noted in self.lease_watchers:
+            noted(known)
 
     def record(self, owner: Owner, record: Record, state: State, reason: str, *, observed: bool = False) -> None:
         self.on_transition(Transition(*owner, record.sandbox, state, reason, record.thread, observed))
@@ -185,14 +206,27 @@ class Parts:
         if pod is None or not pod.address:
             await self.pods.refresh()
             pod = self.pods.items.get(record.sandbox)
-        if pod is None:
-            raise SandboxUnavailable("its Pod no longer exists")
-        if pod.ended_as(record.pod) or not pod.address:
-            raise SandboxUnavailable(pod.ended_as(record.pod) or "it has no address")
+        ended = "its Pod no longer exists" if pod is None else pod.ended_as(record.pod)
+        if pod is None or ended:
+            raise PodGone(ended)
+        if not pod.address:
+            raise SandboxUnavailable("it has no address")
         name = sandbox_name(self.site.instance, record.sandbox, owner, record.epoch)
         address = self.address(pod.address, name)
         channel, presence = await self.dial(address)
         return Attached(owner, record.sandbox, address, channel, SharedUses(presence, self.lifetime.clock), pod.uid)
+
+    async def reached(self, gate: Gate) -> Attached:
+        """Attach as attach() does, again while the sandbox's Pod runs and does not answer, for a few seconds."""
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + _PATIENCE_S
+        while True:
+            try:
+                return await self.attach(gate.owner, gate.record)
+            except (SandboxError, OSError) as error:
+                if is_over(error) or loop.time() > deadline_s:
+                    raise
+            await asyncio.sleep(_AGAIN_S)
 
     async def dial(self, address: TlsAddress) -> tuple[Channel, Presence]:
         """Attach to the daemon at an address; raises as attach()."""
@@ -204,24 +238,24 @@ class Parts:
             channel.close()
             raise
 
-    async def retired(self, gate: Gate, *, attached: bool, busy: bool) -> bool:
+    async def retired(self, gate: Gate, *, attached: bool, busy: bool, named: bool = False) -> bool:
         """Have a sandbox's daemon begin no call any more; False where what it does, or for whom, forbids that.
 
-        One that does not answer is lost, and as good as retired.
+        One that does not answer this process may be in use by others, and is as good as retired only if it was `named`:
+        who it belongs to wants it ended.
         """
         mine = self.attached.by_id.get(gate.record.sandbox)
+        one = mine if mine is not None and mine.channel.lost is None else None
         try:
-            one = mine or await self.attach(gate.owner, gate.record)
+            if one is None:
+                patient = named or mine is not None
+                one = await (self.reached(gate) if patient else self.attach(gate.owner, gate.record))
+            return await one.presence.retire(attached=attached, busy=busy) is None
         except (SandboxError, OSError) as error:
             log.info("sandbox %s does not answer: %s", gate.record.sandbox, error)
-            return True
-        try:
-            return await one.presence.retire(attached=attached, busy=busy) is None
-        except DaemonLost as error:
-            log.info("sandbox %s does not answer: %s", gate.record.sandbox, error)
-            return True
+            return named or is_over(error)
         finally:
-            if mine is None:
+            if one is not None and one is not mine:
                 one.close()
 
     async def in_use(self, gate: Gate) -> bool:
