@@ -12,6 +12,7 @@ from sandbox.client.tls_address import TlsAddress
 from sandbox.engines.kubernetes.kubernetes_engine import KubernetesEngine
 from sandbox.engines.kubernetes.reachability import ASKED_S
 from sandbox.engines.kubernetes.records import Record
+from sandbox.engines.lifetime import GRACE_S
 from sandbox.errors import SandboxUnavailable
 from sandbox.transition import Transition
 from tests.conformance.kubernetes_engines import ClusterSite
@@ -145,3 +146,33 @@ async def test_what_is_at_a_pods_address_with_another_name_is_removed_by_a_look(
     later._parts.address = lambda host, name: real(host, f"{name}0")  # type: ignore[method-assign]
     assert await later.reconcile() == []
     assert [line.split()[0] for line in place.left()] == ["workspace", "Lease"]
+
+
+# --- daemons that lie ---
+
+
+async def test_a_daemon_that_lies_about_its_users_does_not_outlive_its_lifetime(
+    make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def living() -> list[str]:
+        return [one.thread for one in await other.listed("tenant-a") if one.state == "running"]
+
+    clock = Clock()
+    one, other = (make_engine(lifetime_s=60, clock=clock) for _ in range(2))
+    threads = ["called", "looked at", "removed", "stopped"]
+    called, _, removed, stopped = await asyncio.gather(*(one.create(spec(thread)) for thread in threads))
+    monkeypatch.setattr("sandbox.client.replies.presence", lambda _: (1, False, False))
+    monkeypatch.setattr("sandbox.client.replies.refused", lambda _: "attached")
+    clock.ahead_s = 61
+    assert await other.reconcile() == []
+    assert not await one.end_calls("tenant-a", "called", overdue=True)
+    assert sorted(await living()) == threads, "another process may have calls in it"
+
+    clock.ahead_s += GRACE_S
+    assert await one.end_calls("tenant-a", "called", overdue=True)
+    await one.remove(removed.id)
+    assert await one.stop_idle(stopped.id)
+    await until(lambda: not called.alive)
+    assert sorted(await living()) == ["looked at"]
+    assert await other.reconcile() == []
+    assert await living() == []

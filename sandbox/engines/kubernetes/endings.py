@@ -61,7 +61,10 @@ class Endings:
         async with self.parts.gates.entered(owner_by_name(tenant, thread)) as gate:
             if gate is None or gate.record.state != "running":
                 return False
-            if (overdue and not self.parts.lifetime.is_over(gate.record)) or not await self.parts.in_use(gate):
+            lifetime = self.parts.lifetime
+            if overdue and not lifetime.is_over(gate.record):
+                return False
+            if not lifetime.has_ended(gate.record) and not await self.parts.in_use(gate):
                 return False
             log.warning("removing sandbox %s with the calls in progress in it", gate.record.sandbox)
             await self.parts.drop(gate, OVERDUE if overdue else CALLS_LOST)

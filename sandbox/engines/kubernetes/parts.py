@@ -242,8 +242,10 @@ class Parts:
         """Have a sandbox's daemon begin no call any more; False where what it does, or for whom, forbids that.
 
         One that does not answer this process may be in use by others, and is as good as retired only if it was `named`:
-        who it belongs to wants it ended.
+        who it belongs to wants it ended. Nor is the daemon asked past the sandbox's lifetime and grace, for it may lie.
         """
+        if self.lifetime.has_ended(gate.record):
+            return True
         mine = self.attached.by_id.get(gate.record.sandbox)
         one = mine if mine is not None and mine.channel.lost is None else None
         try:

@@ -27,14 +27,15 @@ ASKED_S = 60.0
 async def refuse_unreached(parts: Parts, gate: Gate, error: Exception) -> None:
     """Return if nobody reaches a sandbox, so that it can be replaced; else ask, and raise SandboxUnavailable."""
     record, now_s = gate.record, parts.lifetime.clock()
-    if record.unreached_s and now_s - record.unreached_s >= ASKED_S:
+    asked = record.unreached_s and now_s - record.unreached_s >= ASKED_S
+    if asked or parts.lifetime.has_ended(record):
         return
     if not record.unreached_s:
         record = await gate.write(replace(record, unreached_s=now_s))
     left_s = record.unreached_s + ASKED_S - now_s
     raise SandboxUnavailable(
         f"the sandbox runs, and this gateway cannot reach it ({error}): the network must let the gateway reach port "
-        f"{RELAY_PORT} of the Pods in namespace {parts.site.namespace_of(gate.owner)!r}. Unless another gateway reaches "
+        f"{RELAY_PORT} of the Pods in namespace {parts.site.namespace_of(gate.owner)!r}. Unless another one reaches "
         f"it, a call in {max(left_s, 1.0):.0f} s gets a new one with the same files"
     ) from error
 

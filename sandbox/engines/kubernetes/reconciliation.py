@@ -13,6 +13,7 @@ from sandbox.engines.kubernetes.parts import Parts, is_over
 from sandbox.engines.kubernetes.reachability import note_reached
 from sandbox.errors import SandboxError
 from sandbox.sandbox import LeftSandbox, Owner
+from sandbox.transition import OVERDUE
 
 log = logging.getLogger(__name__)
 
@@ -65,7 +66,9 @@ class Reconciliation:
             record = gate.record
             if record.state == "stopped" and record.sandbox in self.parts.pods.items:
                 await self.parts.workloads.stop(owner, record.sandbox)
-            if record.state == "running" and record.sandbox not in self.parts.attached.by_id:
+            if record.state == "running" and self.parts.lifetime.has_ended(record):
+                await self.parts.drop(gate, OVERDUE)  # nobody has ended it, perhaps because its daemon lies
+            elif record.state == "running" and record.sandbox not in self.parts.attached.by_id:
                 await self._adopt(gate)
             return True
 
