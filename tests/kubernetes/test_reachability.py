@@ -18,7 +18,16 @@ from sandbox.transition import Transition
 from tests.conformance.kubernetes_engines import ClusterSite
 from tests.integration.sandbox.live_engine import run, text
 from tests.kubernetes import kinds
-from tests.kubernetes.sandboxes import MakeEngine, cluster, lose, make_engine, place, spec, until
+from tests.kubernetes.sandboxes import (
+    MakeEngine,
+    cluster,
+    lose,
+    make_engine,
+    place,
+    resume_while_another_stalls,
+    spec,
+    until,
+)
 
 __all__ = ["cluster", "make_engine", "place"]  # fixtures
 
@@ -176,3 +185,13 @@ async def test_a_daemon_that_lies_about_its_users_does_not_outlive_its_lifetime(
     assert sorted(await living()) == ["looked at"]
     assert await other.reconcile() == []
     assert await living() == []
+
+
+# --- gateways that stall ---
+
+
+@pytest.mark.parametrize("stopped_before", [False, True])
+async def test_a_gateway_that_stalls_while_it_ends_a_sandbox_does_not_end_the_one_that_was_resumed_meanwhile(
+    make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch, *, stopped_before: bool
+) -> None:
+    await resume_while_another_stalls(make_engine, monkeypatch, stopped_before=stopped_before)

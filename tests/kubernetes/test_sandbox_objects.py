@@ -37,6 +37,7 @@ from tests.kubernetes.sandboxes import (
     place,
     quota,
     restricted,
+    resume_while_another_stalls,
     spec,
     until,
 )
@@ -280,6 +281,14 @@ async def test_an_object_of_which_no_record_says_is_removed_at_a_start_though_it
     assert only(place, kinds.SANDBOX)["metadata"]["name"] == sandbox.id
     await make_engine().reconcile()
     assert kinds_left(place) == ["workspace"]
+
+
+@pytest.mark.parametrize("stopped_before", [False, True])
+async def test_a_gateway_that_stalls_neither_suspends_nor_deletes_what_another_one_has_resumed(
+    make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch, *, stopped_before: bool
+) -> None:
+    """The object is the same as before, with the same uid."""
+    await resume_while_another_stalls(make_engine, monkeypatch, stopped_before=stopped_before)
 
 
 # --- which mode it is ---

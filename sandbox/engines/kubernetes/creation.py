@@ -68,7 +68,7 @@ class Creation:
             if resumed:
                 record = replace(gate.record, epoch=parts.new_epoch(), pod="")
                 # The process that was to start or stop it may have died.
-                await parts.workloads.stop(owner, record.sandbox)
+                await parts.workloads.stop(owner, record.sandbox, gate.hold)
             else:
                 record = await self._noted(gate, spec)
             body = manifests.pod(parts.site, spec, owner, record.sandbox, record.claim)
@@ -123,13 +123,13 @@ class Creation:
             await gate.write(record)  # or another process has taken over, and what has these names may be its own
             if resumed:
                 if isinstance(error, Exception) and not isinstance(error, EngineUnavailable):
-                    await parts.workloads.remove(gate.owner, record.sandbox)
+                    await parts.workloads.remove(gate.owner, record.sandbox, gate.hold)
                     await gate.write(record.without_sandbox())
                     parts.record(gate.owner, record, "removed", reason_of(error))
                 else:
-                    await parts.workloads.stop(gate.owner, record.sandbox)
+                    await parts.workloads.stop(gate.owner, record.sandbox, gate.hold)
             elif record.state == "creating":
-                await parts.remove_unfinished(gate.owner, record)
+                await parts.remove_unfinished(gate)
                 # Back to what it was before: a thread without files has no record.
                 await gate.write(before if before.claim else Record())
                 parts.record(gate.owner, record, "failed", reason_of(error))

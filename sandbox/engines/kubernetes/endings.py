@@ -113,7 +113,7 @@ class Endings:
             record, state="stopped", since_s=parts.lifetime.clock(), ended_processes=ended, unreached_s=0.0
         )
         await gate.write(stopped)
-        await parts.workloads.stop(gate.owner, record.sandbox)
+        await parts.workloads.stop(gate.owner, record.sandbox, gate.hold)
         log.info("sandbox %s is stopped: %s", record.sandbox, reason)
         also = f"; its background processes ({processes}) ended" if processes else ""
         parts.record(gate.owner, record, "idle_stopped", f"{reason}{also}")

@@ -24,7 +24,7 @@ from sandbox.engines.kubernetes.pods import Pod
 from sandbox.engines.kubernetes.records import Known, Record, owner_in
 from sandbox.engines.kubernetes.setup import Setup, unclaimed_name
 from sandbox.engines.kubernetes.unowned import Unowned
-from sandbox.engines.kubernetes.workloads import Workloads, chosen_workloads
+from sandbox.engines.kubernetes.workloads import Held, Workloads, chosen_workloads
 from sandbox.engines.lifetime import Lifetime
 from sandbox.engines.pooled_sandbox import is_pooled
 from sandbox.errors import SandboxError, SandboxRetired, SandboxUnavailable
@@ -120,12 +120,26 @@ class Parts:
 
     # --- Pods ---
 
-    async def pod_removed(self, owner: Owner | None, name: str) -> None:
+    async def pod_removed(self, owner: Owner | None, name: str, held: Held | None = None) -> None:
         """Remove a Pod and wait for its end; of one whose node was lost no end is seen."""
         known = self.pods.items.get(name)
+        uid = "" if known is None else known.uid
+        if held is not None:
+            uid = uid or await self._uid_of(owner, name)
+            if not uid:
+                return
+            await held()
         with suppress(Conflict):  # another gateway's by now, under the same name
-            if await self.requests.delete(PODS, self.site.namespace_of(owner), name, uid=known.uid if known else ""):
+            if await self.requests.delete(PODS, self.site.namespace_of(owner), name, uid=uid):
                 await self.pod_ended(name)
+
+    async def _uid_of(self, owner: Owner | None, name: str) -> str:
+        """Return the uid of a thread's Pod that the mirror does not know, by the API's word; "" of none."""
+        tenant, thread = owner or ("", "")
+        found, _ = await self.requests.list(
+            PODS, self.site.namespace_of(owner), self.site.selector(tenant=tenant, thread=thread)
+        )
+        return next((str(made["metadata"]["uid"]) for made in found if made["metadata"]["name"] == name), "")
 
     async def pod_ended(self, name: str) -> None:
         """Wait for the end of a Pod; of one whose node was lost no end is seen."""
@@ -146,7 +160,7 @@ class Parts:
         """Remove a thread's sandbox, whatever it does, and record that; its files stay."""
         record = gate.record
         self.attached.let_go(record.sandbox)
-        await self.workloads.remove(gate.owner, record.sandbox)
+        await self.workloads.remove(gate.owner, record.sandbox, gate.hold)
         await gate.write(record.without_sandbox(ended_processes=ended_processes))
         self.record(gate.owner, record, "removed", reason)
 
@@ -155,15 +169,16 @@ class Parts:
         record = gate.record
         if record.state == "creating" or record.carrier or record.other_claim:
             log.info("removing what a lost gateway began to make for a thread: %s", record.sandbox or record.carrier)
-            await self.remove_unfinished(gate.owner, record)
+            await self.remove_unfinished(gate)
         if record.state == "creating":
             self.record(gate.owner, record, "failed", "the process that created it was lost")
             await gate.write(replace(record.without_sandbox(), claim="" if record.fresh else record.claim))
         elif record.carrier or record.other_claim:
             await gate.write(replace(record, carrier="", other_claim=""))
 
-    async def remove_unfinished(self, owner: Owner, record: Record) -> None:
+    async def remove_unfinished(self, gate: Gate) -> None:
         """Remove what runs, and the claims, that a record notes and that are not done."""
+        owner, record = gate.owner, gate.record
         creating = record.state == "creating"
         if creating and is_pooled(record.sandbox) and record.fresh:
             # Noted before the claim, which may have gone to another thread.
@@ -171,7 +186,7 @@ class Parts:
             return
         for pod in (record.sandbox if creating else "", record.carrier):
             if pod:
-                await self.workloads.remove(owner, pod)
+                await self.workloads.remove(owner, pod, gate.hold)
         for claim in (record.claim if creating and record.fresh else "", record.other_claim):
             if claim:
                 await self.requests.delete(CLAIMS, self.site.namespace_of(owner), claim)

@@ -65,7 +65,7 @@ class Reconciliation:
             await self.parts.clean(gate)
             record = gate.record
             if record.state == "stopped" and record.sandbox in self.parts.pods.items:
-                await self.parts.workloads.stop(owner, record.sandbox)
+                await self.parts.workloads.stop(owner, record.sandbox, gate.hold)
             if record.state == "running" and self.parts.lifetime.has_ended(record):
                 await self.parts.drop(gate, OVERDUE)  # nobody has ended it, perhaps because its daemon lies
             elif record.state == "running" and record.sandbox not in self.parts.attached.by_id:
