@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -16,10 +16,18 @@ from sandbox.engines.kubernetes import manifests
 from sandbox.engines.kubernetes.kubernetes_engine import KubernetesEngine
 from sandbox.engines.kubernetes.kubernetes_requests import GATEWAY_VERBS, SANDBOX_VERBS, VERBS
 from sandbox.engines.pooled_sandbox import PooledRefused, PoolKind
-from sandbox.errors import EngineFull, ImageMissing, RuntimeMissing, SandboxError, SandboxUnavailable
-from sandbox.sandbox import owner_of
+from sandbox.errors import (
+    EngineFull,
+    ImageMissing,
+    PostureTooWeak,
+    RuntimeMissing,
+    SandboxError,
+    SandboxUnavailable,
+)
+from sandbox.sandbox import SandboxSpec, owner_of
 from sandbox.transition import Transition
-from tests.conformance.kubernetes_engines import ACCOUNT, ClusterSite, cluster_of_sandboxes
+from sandbox.v1 import channel_pb2 as pb
+from tests.conformance.kubernetes_engines import ACCOUNT, ClusterSite, NoWalls, cluster_of_sandboxes
 from tests.integration.sandbox.live_engine import run, text
 from tests.kubernetes import kinds
 from tests.kubernetes.agent_sandbox import SandboxController
@@ -42,7 +50,7 @@ from tests.kubernetes.sandboxes import (
     until,
 )
 from tests.kubernetes.schemas import check
-from tests.kubernetes.store import Made
+from tests.kubernetes.store import Made, copied
 
 __all__ = ["engine", "make_engine", "place"]  # fixtures
 
@@ -289,6 +297,62 @@ async def test_a_gateway_that_stalls_neither_suspends_nor_deletes_what_another_o
 ) -> None:
     """The object is the same as before, with the same uid."""
     await resume_while_another_stalls(make_engine, monkeypatch, stopped_before=stopped_before)
+
+
+# --- what others change in it ---
+
+
+def _edit(place: ClusterSite, change: Callable[[Made], None]) -> None:
+    """Change the only Sandbox's template, as an account may that can write Sandboxes."""
+
+    def edit() -> None:
+        made = copied(place.cluster.store.all(kinds.SANDBOX, place.namespace)[0])
+        change(made["spec"]["podTemplate"])
+        place.cluster.store.put(kinds.SANDBOX, made)
+
+    if place.cluster.real:
+        pytest.skip("not on a real cluster: edits are made in the store of the one for tests")
+    place.cluster.call(edit)
+
+
+async def test_a_stopped_sandbox_whose_template_was_made_weaker_is_refused_and_removed_when_it_is_resumed(
+    make_engine: MakeEngine, place: ClusterSite
+) -> None:
+    """What the daemon says of its walls decides, not what is written; here its Pod's spec stands for the kernel."""
+
+    class Walls(NoWalls):
+        def refuse_weak(self, sandbox_id: str, posture: pb.Posture, spec: SandboxSpec) -> None:
+            del posture, spec
+            (main,) = only(place, kinds.POD)["spec"]["containers"]
+            if not main["securityContext"]["readOnlyRootFilesystem"]:
+                raise PostureTooWeak(f"sandbox {sandbox_id} is weaker than its spec")
+
+    def weaken(template: Made) -> None:
+        template["spec"]["containers"][0]["securityContext"]["readOnlyRootFilesystem"] = False
+
+    engine = make_engine(inspection=Walls())
+    sandbox = await engine.create(spec())
+    await sandbox.files.write("/workspace/a", b"kept")
+    assert await engine.stop_idle(sandbox.id)
+    _edit(place, weaken)
+    with pytest.raises(PostureTooWeak):
+        await engine.create(spec())
+    assert kinds_left(place) == ["workspace", "Lease"]
+    again = await engine.create(spec())
+    assert (again.id != sandbox.id, text(await run(again.shell, "cat a"))) == (True, "kept")
+
+
+async def test_a_stopped_sandbox_whose_template_lost_the_label_of_its_network_policy_is_not_resumed(
+    engine: KubernetesEngine, place: ClusterSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sandbox = await engine.create(spec())
+    assert await engine.stop_idle(sandbox.id)
+    _edit(place, lambda template: template["metadata"]["labels"].pop(manifests.INSTANCE))
+    with monkeypatch.context() as impatient, pytest.raises(SandboxUnavailable, match="did not start within"):
+        impatient.setattr("sandbox.engines.kubernetes.boot._ADDRESS_S", 1.0)
+        await engine.create(spec())
+    await until(lambda: kinds_left(place) == ["workspace", "Lease"])
+    assert await (await engine.create(spec())).ping()
 
 
 # --- which mode it is ---
