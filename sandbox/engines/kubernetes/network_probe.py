@@ -70,8 +70,8 @@ class Reached:
 async def probe(trial: Trial, *, settle_s: float = SETTLE_S) -> Reached:
     """Try the network policy of a trial's instance. Raises SandboxError."""
     policy = manifests.network_policy(trial.site)
-    if await trial.requests.get(NETWORK_POLICIES, trial.site.namespace, policy["metadata"]["name"]) is None:
-        await trial.requests.create(NETWORK_POLICIES, trial.site.namespace, policy)
+    if await trial.requests.get(NETWORK_POLICIES, trial.inside, policy["metadata"]["name"]) is None:
+        await trial.requests.create(NETWORK_POLICIES, trial.inside, policy)
     await trial.start("outside", [_listener(trial)], inside=False)
     outside = await trial.wait_for("outside", _listens)
     there, api = _address(outside), _api(trial.requests.host, outside)
