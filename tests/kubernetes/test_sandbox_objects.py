@@ -14,7 +14,14 @@ import pytest
 from sandbox.client.channel_sandbox import ChannelSandbox
 from sandbox.engines.kubernetes import manifests
 from sandbox.engines.kubernetes.kubernetes_engine import KubernetesEngine
-from sandbox.engines.kubernetes.kubernetes_requests import GATEWAY_VERBS, SANDBOX_VERBS, VERBS
+from sandbox.engines.kubernetes.kubernetes_requests import (
+    GATEWAY_VERBS,
+    REMOVAL_VERBS,
+    SANDBOX_VERBS,
+    VERBS,
+    KubernetesRequests,
+)
+from sandbox.engines.kubernetes.remains import Remains
 from sandbox.engines.pooled_sandbox import PooledRefused, PoolKind
 from sandbox.errors import (
     EngineFull,
@@ -27,7 +34,7 @@ from sandbox.errors import (
 from sandbox.sandbox import SandboxSpec, owner_of
 from sandbox.transition import Transition
 from sandbox.v1 import channel_pb2 as pb
-from tests.conformance.kubernetes_engines import ACCOUNT, ClusterSite, NoWalls, cluster_of_sandboxes
+from tests.conformance.kubernetes_engines import ACCOUNT, ClusterSite, NoWalls, cluster_of_sandboxes, rules
 from tests.integration.sandbox.live_engine import run, text
 from tests.kubernetes import kinds
 from tests.kubernetes.agent_sandbox import SandboxController
@@ -40,6 +47,7 @@ from tests.kubernetes.sandboxes import (
     evicted,
     failure,
     kill_while_it_creates,
+    lose,
     make_engine,
     out_of_memory,
     place,
@@ -353,6 +361,35 @@ async def test_a_stopped_sandbox_whose_template_lost_the_label_of_its_network_po
         await engine.create(spec())
     await until(lambda: kinds_left(place) == ["workspace", "Lease"])
     assert await (await engine.create(spec())).ping()
+
+
+# --- all that there is ---
+
+
+async def test_all_that_an_instance_has_is_found_and_removed_and_nothing_of_another_one(
+    make_engine: MakeEngine, place: ClusterSite
+) -> None:
+    other = place.engine("other")
+    theirs = await other.create(spec())
+    killed = make_engine()
+    await killed.create(spec("running"))
+    assert await killed.stop_idle((await killed.create(spec("stopped"))).id)
+    await killed.pool.make_pooled(PoolKind.of(spec()))
+    await lose(killed)
+    place.cluster.grant(place.keys_namespace, ACCOUNT, rules(REMOVAL_VERBS), everywhere=True)
+    requests = KubernetesRequests(place.kubeconfig)
+    try:
+        remains = Remains(requests, place.site(mode=place.mode))
+        found = [one.resource.plural for one in await remains.found()]
+        assert (found.count("sandboxes"), found.count("pods"), found.count("persistentvolumeclaims")) == (3, 2, 3)
+        assert (found.count("leases"), found.count("secrets"), found.count("networkpolicies")) == (2, 2, 1)
+        assert await remains.removed(await remains.found()) == []
+        assert await remains.found() == []
+        assert await theirs.ping()
+    finally:
+        await requests.close()
+        await other.remove_all_of(spec().tenant)
+        await other.close()
 
 
 # --- which mode it is ---

@@ -21,8 +21,8 @@
     pods                                    what a Pod's status means
     manifests                               the objects: all isolation that a Pod has
     answers, refusals                       answers of the API, bounded; what the cluster forbids, and what to do
+    remains                                 all that an instance has on a cluster, for `airlock uninstall`
     kubernetes_requests                     the API: verbs, errors, retries, watches; imports kubernetes_asyncio
-    refusals                                what it means that the cluster forbids something
 
 The cluster sees digests and sizes; the names of threads are in the records of Leases alone (records.py).
 
