@@ -20,13 +20,7 @@ from sandbox.engines.containment import (
     tmp_limit_bytes,
     user_pair,
 )
-from sandbox.engines.kubernetes.kubernetes_requests import (
-    NAMED,
-    NETWORK_POLICIES,
-    SECRETS,
-    Made,
-    Resource,
-)
+from sandbox.engines.kubernetes.kubernetes_requests import NAMED, NETWORK_POLICIES, SECRETS, Made, Resource
 from sandbox.protocols import WORKSPACE
 from sandbox.sandbox import Owner, SandboxSpec, digest
 from sandbox.tls.identity import gateway_name
@@ -289,7 +283,11 @@ def _prepare(site: Site) -> Made:
 
 
 def _relay(site: Site) -> Made:
-    """Return the container that ends TLS: it shares the channel's directory with the daemon, and nothing else."""
+    """Return the container that ends TLS: of files it shares the channel's directory with the daemon, and no other.
+
+    All containers of a Pod share its network, IPC namespace and /dev/shm, so tool code is there, too. The relay must
+    use none of it but its port: no shared memory or queue, no abstract socket, nothing on loopback (docs/channel.md).
+    """
     options = {
         "--listen": f"$(POD_IP):{RELAY_PORT}",
         "--socket": f"{CHANNEL_DIRECTORY}/daemon.sock",
@@ -318,6 +316,8 @@ def _daemon(site: Site, spec: SandboxSpec, claim_name: str) -> Made:
         "--workspace-files": limits.workspace_files,
         "--disk-reserve-bytes": limits.disk_reserve_bytes,
         "--seccomp-filters": int(limits.seccomp_filters),
+        # A kubelet gives a tmpfs no limit of files (sandbox/engines/posture.py).
+        "--extended-attributes": 0,
         # A Pod cannot say these. The kernel counts processes by user, and these users are the claim's alone.
         "--open-files": limits.open_files,
         "--processes": limits.pids,
