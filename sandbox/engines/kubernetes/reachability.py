@@ -3,7 +3,7 @@
 That may be the sandbox (its relay is broken), or this gateway's own network, while others have calls in the sandbox. So
 no look removes it. A call of its thread fails, and asks in the thread's record: `unreached_s`. A gateway that has the
 sandbox attached objects, as soon as its watch shows it, by taking that back; so does one that attaches later. A call
-after ASKED_S finds that nobody has objected, and replaces the sandbox. Without calls it ends with its lifetime.
+after ASKED_S finds that none has objected, and replaces the sandbox. Without calls it ends with its lifetime.
 
 A gateway that gets no answer from the API for so long is the one that loses: nothing else can tell that it lives.
 """
@@ -25,7 +25,7 @@ ASKED_S = 60.0
 
 
 async def refuse_unreached(parts: Parts, gate: Gate, error: Exception) -> None:
-    """Return if nobody reaches a sandbox, so that it can be replaced; else ask, and raise SandboxUnavailable."""
+    """Return if no process reaches a sandbox, so that it can be replaced; else ask, and raise SandboxUnavailable."""
     record, now_s = gate.record, parts.lifetime.clock()
     asked = record.unreached_s and now_s - record.unreached_s >= ASKED_S
     if asked or parts.lifetime.has_ended(record):

@@ -67,7 +67,7 @@ class Reconciliation:
             if record.state == "stopped" and record.sandbox in self.parts.pods.items:
                 await self.parts.workloads.stop(owner, record.sandbox, gate.hold)
             if record.state == "running" and self.parts.lifetime.has_ended(record):
-                await self.parts.drop(gate, OVERDUE)  # nobody has ended it, perhaps because its daemon lies
+                await self.parts.drop(gate, OVERDUE)  # no process has ended it: its daemon may lie
             elif record.state == "running" and record.sandbox not in self.parts.attached.by_id:
                 await self._adopt(gate)
             return True

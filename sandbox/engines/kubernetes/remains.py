@@ -23,7 +23,7 @@ from sandbox.engines.kubernetes.kubernetes_requests import (
     Made,
     Resource,
 )
-from sandbox.engines.kubernetes.manifests import INSTANCE, Site
+from sandbox.engines.kubernetes.manifests import INSTANCE, TENANT, Site
 from sandbox.engines.kubernetes.preflight import Preflight
 from sandbox.errors import SandboxError
 
@@ -60,7 +60,7 @@ class Remains:
             found += [one for one in await self._listed(resource, site.scope()) if site.has(one[1])]
         found += await self._listed(LEASES, site.namespace)
         if per_tenant:
-            found += await self._listed(NAMESPACES, "")
+            found += [one for one in await self._listed(NAMESPACES, "") if self._is_tenants(one[1])]
         else:
             for resource in (NETWORK_POLICIES, QUOTAS, LIMIT_RANGES, SECRETS):
                 found += await self._named(resource, site.namespace, site.shared_name(resource))
@@ -88,6 +88,11 @@ class Remains:
     async def _listed(self, resource: Resource, namespace: str) -> list[tuple[Resource, Made]]:
         found, _ = await self.requests.list(resource, namespace, self.site.selector())
         return [(resource, made) for made in found]
+
+    def _is_tenants(self, namespace: Made) -> bool:
+        """Return whether a namespace is one that a gateway made, and not another one with its labels."""
+        tenant = namespace["metadata"]["labels"].get(TENANT, "")
+        return bool(namespace["metadata"]["name"] == self.site.namespace_of_tenant(tenant))
 
     async def _named(self, resource: Resource, namespace: str, name: str) -> list[tuple[Resource, Made]]:
         """Return the one object of a name, which no gateway may list, if it is the instance's."""
