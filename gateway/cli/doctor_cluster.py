@@ -21,7 +21,7 @@ from sandbox.engines.kubernetes.image_probe import missing_images
 from sandbox.engines.kubernetes.kubernetes_requests import STORAGE_CLASSES, KubernetesRequests
 from sandbox.engines.kubernetes.network_probe import SETTLE_S, Reached, Target, probe
 from sandbox.engines.kubernetes.preflight import Preflight
-from sandbox.engines.kubernetes.trial import Trial, trial
+from sandbox.engines.kubernetes.trial import OWNER, Trial, trial
 from sandbox.errors import EngineFull, EngineUnavailable, RuntimeMissing, SandboxError
 from sandbox.file_rules import FILE_RULES_LANDLOCK_VERSION
 from sandbox.sandbox import Sandbox, SandboxSpec
@@ -61,12 +61,8 @@ class ClusterChecks:
             sandboxes = await self._check_agents(preflight)
             if await self._check_account(preflight, sandboxes=sandboxes):
                 by_hand = await self._check_storage(preflight)
-                if preflight.site.namespace_per_tenant:
-                    fix = "for a look at images, network and a sandbox, set namespace_per_tenant: false in a copy of it"
-                    self._add("trial", False, "nothing is tried out in tenants' namespaces", fix, warn=True)
-                    return self.findings
-                usable = await self._check_admission(preflight)
                 async with trial(requests, preflight.site) as under_way:
+                    usable = await self._check_admission(Preflight(requests, under_way.site))
                     await self._try(under_way, usable, volume=not by_hand)
         except EngineUnavailable as error:
             self._add("cluster", False, "does not answer", str(error))
@@ -157,7 +153,7 @@ class ClusterChecks:
             found.setdefault(spec.runtime, spec)
         usable = []
         for runtime, spec in found.items():
-            refused = await preflight.refusal(spec)
+            refused = await preflight.refusal(spec, OWNER)
             what = f"runtime {runtime}"
             if isinstance(refused, EngineFull):
                 self._add("quota", False, "the namespace has no room for one more sandbox", str(refused))

@@ -29,6 +29,7 @@ from sandbox.errors import SandboxError
 if TYPE_CHECKING:
     from gateway.client import Thread, ThreadMessage
     from gateway.config.config import Config
+    from gateway.storage.database import Database
     from gateway.storage.engine_store import EngineStore
 
 app = Commands(help="Threads, their messages and metadata.")
@@ -161,12 +162,12 @@ async def _adopt(path: Path, engine: str, tenant: str) -> tuple[str, Mapping[str
     from gateway.storage.engine_store import EngineServed, EngineStore
 
     config = Config.load(path)
-    if config.sandbox.engine != "docker":
-        fail(f"`engine: {config.sandbox.engine}` cannot adopt threads of other engines")
-    own = await _own_engine(config)
-    if engine == own:
-        fail(f"{engine} is the engine of this configuration; its threads are already here")
+    if config.sandbox.engine == "memory":
+        fail("`engine: memory` cannot adopt threads of other engines")
     async with local_database(config) as database:
+        own = await _own_engine(config, database)
+        if engine == own:
+            fail(f"{engine} is the engine of this configuration; its threads are already here")
         store = EngineStore(database)
         try:
             moved = await store.adopt(engine, to=own, tenant=tenant or None, by=f"local:{user_name()}")
@@ -177,8 +178,19 @@ async def _adopt(path: Path, engine: str, tenant: str) -> tuple[str, Mapping[str
         return own, moved
 
 
-async def _own_engine(config: Config) -> str:
+async def _own_engine(config: Config, database: Database) -> str:
     """Return the id of the configuration's engine. Raises SandboxError if it does not answer."""
+    if config.sandbox.engine == "kubernetes":
+        from gateway.composition.kubernetes import requests_of, site_of
+        from gateway.serving.directory_locks import shared_instance
+        from sandbox.engines.kubernetes.setup import Setup
+
+        instance = await shared_instance(database, config.path(config.state_dir))
+        requests = requests_of(config)
+        try:
+            return await Setup(requests, site_of(config, instance)).engine_id()
+        finally:
+            await requests.close()
     from gateway.sandboxes.docker_access import docker_requests
     from gateway.support.clock import make_id
     from sandbox.engines.docker.docker_engine import DockerEngine

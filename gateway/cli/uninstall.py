@@ -1,14 +1,17 @@
-"""`airlock uninstall`: remove everything that one gateway created, and nothing of other gateways on the engine."""
+"""`airlock uninstall`: remove everything that one gateway created, and nothing of other gateways on the engine.
+
+On a cluster that is what all gateways of its database created, wherever they ran.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import shutil
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Protocol
 
 import typer
 
@@ -20,6 +23,7 @@ from sandbox.errors import SandboxError
 if TYPE_CHECKING:
     from gateway.config.config import Config
     from sandbox.engines.docker.docker_requests import DockerRequests
+    from sandbox.engines.kubernetes.remains import Remaining, Remains
 
 
 @dataclass
@@ -29,12 +33,23 @@ class Found:
     instance: str
     containers: list[str] = field(default_factory=list)
     volumes: list[str] = field(default_factory=list)
+    objects: list[Remaining] = field(default_factory=list)
     state: Path | None = None
     kept: list[str] = field(default_factory=list)
 
     @property
-    def in_docker(self) -> int:
-        return len(self.containers) + len(self.volumes)
+    def in_engine(self) -> int:
+        return len(self.containers) + len(self.volumes) + len(self.objects)
+
+
+class Place(Protocol):
+    """Where an engine has what a gateway created; `name` is for people."""
+
+    name: str
+
+    async def look(self, found: Found) -> None: ...
+    async def remove(self, found: Found) -> list[str]:
+        """Remove what was found; return what is left, with reasons."""
 
 
 async def uninstall(
@@ -46,10 +61,10 @@ async def uninstall(
     ] = False,
     yes: Yes = False,
 ) -> None:
-    """List the containers, volumes and state directory of a gateway, ask for confirmation, and remove them.
+    """List the containers, volumes, cluster objects and state directory of a gateway, ask, and remove them.
 
-    Stop the gateway first. The volumes contain the files of all threads and are removed even with --keep-state. The
-    configuration, policies, a PostgreSQL database and shared images stay.
+    Stop the gateway first; on a cluster, all gateways of its database. The volumes contain the files of all threads and
+    are removed even with --keep-state. The configuration, policies, a PostgreSQL database and shared images stay.
     """
     if cli.as_json and not yes:
         fail("--json cannot ask for confirmation: add --yes")
@@ -64,36 +79,35 @@ async def uninstall(
 
 
 async def _uninstall(cli: Cli, config: Config, path: Path, *, keep_state: bool, yes: bool) -> None:
-    from gateway.sandboxes.docker_access import docker_requests
-
-    found, engine = Found(_instance(config)), None
-    if config.sandbox.engine == "docker":
-        engine = docker_requests(config)
-    with contextlib.nullcontext() if engine is None else contextlib.closing(engine):
-        if found.instance and engine is not None:
-            await _look(engine, found)
+    clustered = config.sandbox.engine == "kubernetes"
+    found = Found(await _shared_instance(config) if clustered else _instance(config))
+    async with _place(config, found.instance) as place:
+        if found.instance and place is not None:
+            await place.look(found)
         _look_at_state(config, path, found, keep=keep_state)
         if not cli.as_json:
             _print(found)
-        remove_docker = found.in_docker > 0 and (
-            yes or typer.confirm("Remove these from Docker? The volumes contain the files of all threads.", err=True)
+        where = "the engine" if place is None else place.name
+        remove_found = found.in_engine > 0 and (
+            yes or typer.confirm(f"Remove these from {where}? The volumes contain the files of all threads.", err=True)
         )
         # Containers and volumes go first: without the state directory, their owner would be unknown.
-        remove_state = found.state is not None and (remove_docker or not found.in_docker)
+        remove_state = found.state is not None and (remove_found or not found.in_engine)
         if remove_state and not yes:
             remove_state = typer.confirm(f"Remove {found.state} with its runs, keys, audit and snapshots?", err=True)
         left = []
-        if remove_docker and engine is not None:
+        if remove_found and place is not None:
             with SlowWork("removing"):
-                left = await _remove(engine, found, config.sandbox.runtime_image)
+                left = await place.remove(found)
     if left:
         raise Misconfigured(f"the state directory stays because some removals failed: {'; '.join(left)}; try again")
     if remove_state and found.state is not None:
         shutil.rmtree(found.state)
-    removed = (found.in_docker if remove_docker else 0) + remove_state
+    removed = (found.in_engine if remove_found else 0) + remove_state
     document = {name: getattr(found, name) for name in ("instance", "containers", "volumes")}
+    document |= {"objects": [str(one) for one in found.objects]}
     document |= {"state_dir": None if found.state is None else str(found.state), "kept": found.kept}
-    cli.show(document, f"removed {removed} of {found.in_docker + (found.state is not None)}")
+    cli.show(document, f"removed {removed} of {found.in_engine + (found.state is not None)}")
 
 
 @contextlib.contextmanager
@@ -121,14 +135,83 @@ def _instance(config: Config) -> str:
     return path.read_text(encoding="ascii").strip() if path.exists() else ""
 
 
-async def _look(engine: DockerRequests, found: Found) -> None:
-    from sandbox.engines.docker.container_config import INSTANCE_LABEL
-    from sandbox.engines.docker.docker_requests import labelled_volumes, list_containers
+async def _shared_instance(config: Config) -> str:
+    """Return the id that labels what all gateways of a database have on a cluster; "" if none has started.
 
-    labels = {INSTANCE_LABEL: found.instance}
-    containers = await engine.ask(list_containers, labels)
-    found.containers = sorted(container["Names"][0].lstrip("/") for container in containers)
-    found.volumes = sorted(await engine.ask(labelled_volumes, labels))
+    Raises Misconfigured while one of them serves: its state directory is elsewhere.
+    """
+    from gateway.cli.database import local_database
+    from gateway.serving.directory_locks import INSTANCE
+    from gateway.storage.connecting import file_of
+    from gateway.storage.database import value_of
+    from gateway.storage.engine_store import EngineStore
+
+    file = file_of(config.resolved_database_url())
+    if file is not None and not file.exists():
+        return _instance(config)
+    async with local_database(config, as_it_is=True) as database:
+        if served := await EngineStore(database).served_at():
+            raise Misconfigured(
+                f"a gateway of the same database is running at {', '.join(served)}: stop all of them first. One that "
+                "was killed counts until its lease has expired (recovery.lease_s)"
+            )
+        return await value_of(database, INSTANCE) or _instance(config)
+
+
+@contextlib.asynccontextmanager
+async def _place(config: Config, instance: str) -> AsyncIterator[Place | None]:
+    """Have what the configuration's engine has; None for one that keeps nothing."""
+    if config.sandbox.engine == "docker":
+        from gateway.sandboxes.docker_access import docker_requests
+
+        with contextlib.closing(docker_requests(config)) as engine:
+            yield _Docker(engine, config.sandbox.runtime_image)
+    elif config.sandbox.engine == "kubernetes":
+        from gateway.composition.kubernetes import requests_of, site_of
+        from sandbox.engines.kubernetes.remains import Remains
+
+        requests = requests_of(config)
+        try:
+            yield _Cluster(Remains(requests, site_of(config, instance)))
+        finally:
+            await requests.close()
+    else:
+        yield None
+
+
+@dataclass
+class _Cluster:
+    """Satisfies Place."""
+
+    remains: Remains
+    name: str = "the cluster"
+
+    async def look(self, found: Found) -> None:
+        found.objects = [*await self.remains.found()]
+
+    async def remove(self, found: Found) -> list[str]:
+        return [*await self.remains.removed(found.objects)]
+
+
+@dataclass
+class _Docker:
+    """Satisfies Place."""
+
+    engine: DockerRequests
+    runtime_image: str
+    name: str = "Docker"
+
+    async def look(self, found: Found) -> None:
+        from sandbox.engines.docker.container_config import INSTANCE_LABEL
+        from sandbox.engines.docker.docker_requests import labelled_volumes, list_containers
+
+        labels = {INSTANCE_LABEL: found.instance}
+        containers = await self.engine.ask(list_containers, labels)
+        found.containers = sorted(container["Names"][0].lstrip("/") for container in containers)
+        found.volumes = sorted(await self.engine.ask(labelled_volumes, labels))
+
+    async def remove(self, found: Found) -> list[str]:
+        return await _remove(self.engine, found, self.runtime_image)
 
 
 def _look_at_state(config: Config, path: Path, found: Found, *, keep: bool) -> None:
@@ -195,11 +278,13 @@ def _print(found: Found) -> None:
     if not found.instance:
         out.print(
             "the state directory has no instance id, because the gateway never started or the directory was replaced; "
-            "Docker was not searched"
+            "its engine was not searched"
         )
     for kind in ("containers", "volumes"):
         for name in getattr(found, kind):
             out.print(f"{kind[:-1]} {name}")
+    for one in found.objects:
+        out.print(str(one))
     if found.state is not None:
         out.print(f"state directory {found.state}")
     for kept in found.kept:

@@ -43,6 +43,10 @@ class EngineStore(Queries):
         found = await self._database.rows(query.order_by(threads.c.engine))
         return [StoredEngine(row.engine, row.threads, row.engine in serving) for row in found]
 
+    async def served_at(self) -> Sequence[str]:
+        """Return the addresses of the gateways that serve."""
+        return [row.address for row in await self._database.rows(live_addresses(self.clock()))]
+
     async def engine_of(self, thread_id: str) -> str | None:
         found = await self._database.look(_ENGINE_OF, {"of_thread": thread_id})
         return found[0].engine if found else None

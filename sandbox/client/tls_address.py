@@ -23,6 +23,10 @@ _CONNECT_TIMEOUT_S = 5.0
 _HUNG_UP = "the relay of the sandbox hung up: it has no daemon yet, or is another gateway's"
 
 
+class WrongRelay(DaemonLost):
+    """What listens has a certificate of the same authority with another name: the sandbox is not there any more."""
+
+
 @dataclass
 class TlsAddress:
     """Satisfies Address: the relay at `host` and `port` whose certificate has the name `name` and no other."""
@@ -82,7 +86,7 @@ class TlsAddress:
 
     def _verify(self, stream: TlsStream, protocol: str) -> None:
         if stream.peer_names != (f"URI:{self.name}",):
-            raise DaemonLost(f"the relay at {self.host}:{self.port} is not that of {self.name}, and is not trusted")
+            raise WrongRelay(f"the relay at {self.host}:{self.port} is not that of {self.name}, and is not trusted")
         if stream.protocol != protocol:
             raise DaemonLost(f"the relay of the sandbox does not speak {protocol}; rebuild the runtime image")
 

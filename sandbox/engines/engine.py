@@ -112,7 +112,7 @@ class Leasing(Register, Ending, Protocol):
 
         There is one for each tenant and thread. create() takes it over for the same spec, remove() removes it. Every
         other sandbox that an earlier process left is removed; workspaces stay. Sandboxes of this process or of another
-        living one are left alone.
+        living one are left alone, and so are those on other machines that run and do not answer this process.
         """
 
     async def find(self, spec: SandboxSpec) -> Sandbox | None:

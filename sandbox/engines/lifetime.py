@@ -1,8 +1,11 @@
-"""How long a sandbox may be used after it was made."""
+"""How long a sandbox may be used after it was made, and how long calls may go on in it past that."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
+
+# Twice what a policy grants a call that says nothing of it (limits.timeout_s).
+GRACE_S = 600.0
 
 
 class Dated(Protocol):
@@ -28,3 +31,7 @@ class Lifetime:
 
     def is_over(self, note: Dated) -> bool:
         return self.overdue_s(note) is not None
+
+    def has_ended(self, note: Dated) -> bool:
+        """Return whether a sandbox is to end, with the calls in it, whatever it says of them."""
+        return (self.overdue_s(note) or 0.0) >= GRACE_S

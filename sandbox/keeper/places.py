@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from sandbox.engines.background import BackgroundTasks
 from sandbox.engines.engine import Leasing
+from sandbox.engines.lifetime import GRACE_S
 from sandbox.errors import SandboxError, SandboxUnavailable
 from sandbox.sandbox import LeftSandbox, Owner, Sandbox
 from sandbox.transition import STOPPING, UNUSED
@@ -20,8 +21,6 @@ from sandbox.transition import STOPPING, UNUSED
 log = logging.getLogger(__name__)
 
 _SWEEPS_PER_TIMEOUT = 4
-# Twice what a policy grants a call that says nothing of it (limits.timeout_s).
-GRACE_S = 600.0
 
 
 @dataclass(frozen=True)

@@ -22,8 +22,9 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 
 from sandbox.engines.engine import Creator, Leasing
+from sandbox.engines.lifetime import GRACE_S
 from sandbox.errors import EngineUnavailable, SandboxError, SandboxUnavailable
-from sandbox.keeper.places import GRACE_S, KeeperLimits, Place, Places
+from sandbox.keeper.places import KeeperLimits, Place, Places
 from sandbox.sandbox import LeftSandbox, ListedSandbox, Owner, Sandbox, SandboxSpec, owner_by_name, owner_of
 from sandbox.transition import MADE_OTHERWISE, NO_ANSWER, STOPPING, State
 

@@ -68,4 +68,4 @@ def _is(peer: Made, pod: Made) -> bool:
 
 
 def _selects(selector: Made, labels: Made) -> bool:
-    return all(labels.get(key) == value for key, value in selector["matchLabels"].items())
+    return all(labels.get(key) == value for key, value in selector.get("matchLabels", {}).items())

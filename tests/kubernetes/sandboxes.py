@@ -12,6 +12,7 @@ import pytest_asyncio
 
 from sandbox.engines.kubernetes.kubernetes_engine import KubernetesEngine
 from sandbox.engines.kubernetes.kubernetes_requests import VERBS
+from sandbox.errors import SandboxUnavailable
 from sandbox.sandbox import Sandbox, SandboxSpec
 from tests.conformance.kubernetes_engines import ClusterSite, cluster_of_sandboxes, lose
 from tests.integration.sandbox.live_engine import spec
@@ -152,3 +153,54 @@ def _never_done(work: Any) -> Any:
     """Stand for a task that a killed process does not get to run."""
     work.close()
     return asyncio.get_running_loop().create_future()
+
+
+class Stalling:
+    """The workloads of an engine that stalls when it is about to end a sandbox, and then loses its gate."""
+
+    def __init__(self, engine: KubernetesEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._real = engine._parts.workloads
+        self.reached, self.over = asyncio.Event(), asyncio.Event()
+        monkeypatch.setattr(engine._parts, "_workloads", self)
+        monkeypatch.setattr("sandbox.engines.kubernetes.gates.LEASE_S", 1)
+        monkeypatch.setattr("sandbox.engines.kubernetes.gates._RENEW_S", 3600.0)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+    async def stop(self, *asked: Any) -> None:
+        await self._stall()
+        await self._real.stop(*asked)
+
+    async def remove(self, *asked: Any) -> None:
+        await self._stall()
+        await self._real.remove(*asked)
+
+    async def _stall(self) -> None:
+        self.reached.set()
+        await self.over.wait()
+
+
+async def resume_while_another_stalls(
+    make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch, *, stopped_before: bool
+) -> None:
+    """Have a sandbox resumed while another gateway, which has lost its gate, is about to stop it, or to remove it."""
+    stalls, other = make_engine(), make_engine()
+    sandbox = await stalls.create(spec())
+    await sandbox.files.write("/workspace/a", b"kept")
+    if stopped_before:
+        assert await stalls.stop_idle(sandbox.id)
+    stalling = Stalling(stalls, monkeypatch)
+    ending: Any = stalls.remove_of("tenant-a", "t1") if stopped_before else stalls.stop_idle(sandbox.id)
+    ending = asyncio.ensure_future(ending)
+    await stalling.reached.wait()
+    again = await other.create(spec())
+    assert again.id == sandbox.id
+    uid = other._parts.attached.by_id[again.id].pod_uid
+    await until(lambda: again.id in stalls._parts.pods.items and stalls._parts.pods.items[again.id].uid == uid)
+    stalling.over.set()
+    with pytest.raises(SandboxUnavailable, match="another gateway has taken over"):
+        await ending
+    await asyncio.sleep(0.2)
+    assert (await again.files.stat("/workspace/a")).size_bytes == 4
+    assert other.has(spec())

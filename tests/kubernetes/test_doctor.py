@@ -25,6 +25,7 @@ from gateway.tenancy.tenants import load_tenants
 from sandbox.engines.kubernetes.boot import Inspection
 from sandbox.engines.kubernetes.kubernetes_requests import GATEWAY_VERBS, LEASES, PODS, VERBS
 from sandbox.engines.kubernetes.network_probe import SETTLE_S
+from sandbox.engines.kubernetes.trial import OWNER
 from tests.conformance.kubernetes_engines import (
     ACCOUNT,
     IMAGE,
@@ -112,6 +113,33 @@ async def test_a_cluster_that_has_all_passes_every_check(home: Home, place: Clus
     assert found["sandbox"].detail == "a trial command ended with exited: 0"
     processes = found["sandbox: processes"]
     assert (processes.state, "podPidsLimit to 512 or less" in processes.fix) == ("warning", True)
+
+
+async def test_with_a_namespace_for_each_tenant_it_is_tried_out_in_namespaces_that_are_gone_afterwards(
+    home: Home, place: ClusterSite, tmp_path: Path
+) -> None:
+    (tmp_path / "apart").mkdir()
+    apart = ClusterSite(place.cluster, tmp_path / "apart", namespace_per_tenant=True)
+    labels = {"airlock.dev/kind": "trial", "airlock.dev/instance": "trial-1"}
+    metadata = {"name": "airlock-trial-1-trial", "namespace": apart.namespace, "labels": labels}
+    killed = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": {}}
+    place.cluster.apply(killed)
+    (lease,) = place.cluster.objects(kinds.LEASE, apart.namespace)
+    old = {**lease, "metadata": {**lease["metadata"], "creationTimestamp": "2026-01-01T00:00:00Z"}}
+    place.cluster.call(place.cluster.store.put, kinds.LEASE, old)
+    place.cluster.namespace(replace(apart.site(), instance="trial-1").namespace_of(OWNER))
+
+    found = await checked(home, apart)
+    assert bad(found) == {}
+    assert found["network policy"].detail == "enforced both ways"
+    assert found["runtime runc"].state == "ok"
+    if not place.cluster.walled:
+        assert found["sandbox"].detail == "a trial command ended with exited: 0"
+    place.cluster.wait(lambda: not [name for name in namespaces(place) if name.startswith("airlock-trial-")])
+
+
+def namespaces(place: ClusterSite) -> list[str]:
+    return [made["metadata"]["name"] for made in place.cluster.store.all(kinds.NAMESPACE, "")]
 
 
 async def test_a_limit_of_processes_is_asked_for_unless_the_configuration_waives_it(

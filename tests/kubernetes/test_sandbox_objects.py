@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,12 +14,27 @@ import pytest
 from sandbox.client.channel_sandbox import ChannelSandbox
 from sandbox.engines.kubernetes import manifests
 from sandbox.engines.kubernetes.kubernetes_engine import KubernetesEngine
-from sandbox.engines.kubernetes.kubernetes_requests import GATEWAY_VERBS, SANDBOX_VERBS, VERBS
+from sandbox.engines.kubernetes.kubernetes_requests import (
+    GATEWAY_VERBS,
+    REMOVAL_VERBS,
+    SANDBOX_VERBS,
+    VERBS,
+    KubernetesRequests,
+)
+from sandbox.engines.kubernetes.remains import Remains
 from sandbox.engines.pooled_sandbox import PooledRefused, PoolKind
-from sandbox.errors import EngineFull, ImageMissing, RuntimeMissing, SandboxError, SandboxUnavailable
-from sandbox.sandbox import owner_of
+from sandbox.errors import (
+    EngineFull,
+    ImageMissing,
+    PostureTooWeak,
+    RuntimeMissing,
+    SandboxError,
+    SandboxUnavailable,
+)
+from sandbox.sandbox import SandboxSpec, owner_of
 from sandbox.transition import Transition
-from tests.conformance.kubernetes_engines import ACCOUNT, ClusterSite, cluster_of_sandboxes
+from sandbox.v1 import channel_pb2 as pb
+from tests.conformance.kubernetes_engines import ACCOUNT, ClusterSite, NoWalls, cluster_of_sandboxes, rules
 from tests.integration.sandbox.live_engine import run, text
 from tests.kubernetes import kinds
 from tests.kubernetes.agent_sandbox import SandboxController
@@ -32,16 +47,18 @@ from tests.kubernetes.sandboxes import (
     evicted,
     failure,
     kill_while_it_creates,
+    lose,
     make_engine,
     out_of_memory,
     place,
     quota,
     restricted,
+    resume_while_another_stalls,
     spec,
     until,
 )
 from tests.kubernetes.schemas import check
-from tests.kubernetes.store import Made
+from tests.kubernetes.store import Made, copied
 
 __all__ = ["engine", "make_engine", "place"]  # fixtures
 
@@ -280,6 +297,99 @@ async def test_an_object_of_which_no_record_says_is_removed_at_a_start_though_it
     assert only(place, kinds.SANDBOX)["metadata"]["name"] == sandbox.id
     await make_engine().reconcile()
     assert kinds_left(place) == ["workspace"]
+
+
+@pytest.mark.parametrize("stopped_before", [False, True])
+async def test_a_gateway_that_stalls_neither_suspends_nor_deletes_what_another_one_has_resumed(
+    make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch, *, stopped_before: bool
+) -> None:
+    """The object is the same as before, with the same uid."""
+    await resume_while_another_stalls(make_engine, monkeypatch, stopped_before=stopped_before)
+
+
+# --- what others change in it ---
+
+
+def _edit(place: ClusterSite, change: Callable[[Made], None]) -> None:
+    """Change the only Sandbox's template, as an account may that can write Sandboxes."""
+
+    def edit() -> None:
+        made = copied(place.cluster.store.all(kinds.SANDBOX, place.namespace)[0])
+        change(made["spec"]["podTemplate"])
+        place.cluster.store.put(kinds.SANDBOX, made)
+
+    if place.cluster.real:
+        pytest.skip("not on a real cluster: edits are made in the store of the one for tests")
+    place.cluster.call(edit)
+
+
+async def test_a_stopped_sandbox_whose_template_was_made_weaker_is_refused_and_removed_when_it_is_resumed(
+    make_engine: MakeEngine, place: ClusterSite
+) -> None:
+    """What the daemon says of its walls decides, not what is written; here its Pod's spec stands for the kernel."""
+
+    class Walls(NoWalls):
+        def refuse_weak(self, sandbox_id: str, posture: pb.Posture, spec: SandboxSpec) -> None:
+            del posture, spec
+            (main,) = only(place, kinds.POD)["spec"]["containers"]
+            if not main["securityContext"]["readOnlyRootFilesystem"]:
+                raise PostureTooWeak(f"sandbox {sandbox_id} is weaker than its spec")
+
+    def weaken(template: Made) -> None:
+        template["spec"]["containers"][0]["securityContext"]["readOnlyRootFilesystem"] = False
+
+    engine = make_engine(inspection=Walls())
+    sandbox = await engine.create(spec())
+    await sandbox.files.write("/workspace/a", b"kept")
+    assert await engine.stop_idle(sandbox.id)
+    _edit(place, weaken)
+    with pytest.raises(PostureTooWeak):
+        await engine.create(spec())
+    assert kinds_left(place) == ["workspace", "Lease"]
+    again = await engine.create(spec())
+    assert (again.id != sandbox.id, text(await run(again.shell, "cat a"))) == (True, "kept")
+
+
+async def test_a_stopped_sandbox_whose_template_lost_the_label_of_its_network_policy_is_not_resumed(
+    engine: KubernetesEngine, place: ClusterSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sandbox = await engine.create(spec())
+    assert await engine.stop_idle(sandbox.id)
+    _edit(place, lambda template: template["metadata"]["labels"].pop(manifests.INSTANCE))
+    with monkeypatch.context() as impatient, pytest.raises(SandboxUnavailable, match="did not start within"):
+        impatient.setattr("sandbox.engines.kubernetes.boot._ADDRESS_S", 1.0)
+        await engine.create(spec())
+    await until(lambda: kinds_left(place) == ["workspace", "Lease"])
+    assert await (await engine.create(spec())).ping()
+
+
+# --- all that there is ---
+
+
+async def test_all_that_an_instance_has_is_found_and_removed_and_nothing_of_another_one(
+    make_engine: MakeEngine, place: ClusterSite
+) -> None:
+    other = place.engine("other")
+    theirs = await other.create(spec())
+    killed = make_engine()
+    await killed.create(spec("running"))
+    assert await killed.stop_idle((await killed.create(spec("stopped"))).id)
+    await killed.pool.make_pooled(PoolKind.of(spec()))
+    await lose(killed)
+    place.cluster.grant(place.keys_namespace, ACCOUNT, rules(REMOVAL_VERBS), everywhere=True)
+    requests = KubernetesRequests(place.kubeconfig)
+    try:
+        remains = Remains(requests, place.site(mode=place.mode))
+        found = [one.resource.plural for one in await remains.found()]
+        assert (found.count("sandboxes"), found.count("pods"), found.count("persistentvolumeclaims")) == (3, 2, 3)
+        assert (found.count("leases"), found.count("secrets"), found.count("networkpolicies")) == (2, 2, 1)
+        assert await remains.removed(await remains.found()) == []
+        assert await remains.found() == []
+        assert await theirs.ping()
+    finally:
+        await requests.close()
+        await other.remove_all_of(spec().tenant)
+        await other.close()
 
 
 # --- which mode it is ---

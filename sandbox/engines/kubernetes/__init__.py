@@ -7,6 +7,7 @@
     unowned                                 Pods and claims without an owner: taken or removed, by compare-and-swap
     endings                                 how sandboxes are stopped and removed, one or all of a tenant
     reconciliation                          what dead processes left
+    reachability                            sandboxes that one gateway does not reach, and another may
     listing                                 what lists show of sandboxes
     workspaces                              a thread's files as a whole
     attached                                the sandboxes that this process uses, and what it shares with others
@@ -20,8 +21,8 @@
     pods                                    what a Pod's status means
     manifests                               the objects: all isolation that a Pod has
     answers, refusals                       answers of the API, bounded; what the cluster forbids, and what to do
+    remains                                 all that an instance has on a cluster, for `airlock uninstall`
     kubernetes_requests                     the API: verbs, errors, retries, watches; imports kubernetes_asyncio
-    refusals                                what it means that the cluster forbids something
 
 The cluster sees digests and sizes; the names of threads are in the records of Leases alone (records.py).
 

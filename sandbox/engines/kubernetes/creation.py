@@ -10,7 +10,8 @@ from sandbox.engines.kubernetes.attached import Attached
 from sandbox.engines.kubernetes.boot import Boot
 from sandbox.engines.kubernetes.gates import Gate
 from sandbox.engines.kubernetes.kubernetes_requests import CLAIMS
-from sandbox.engines.kubernetes.parts import Parts
+from sandbox.engines.kubernetes.parts import Parts, is_over
+from sandbox.engines.kubernetes.reachability import note_reached, refuse_unreached
 from sandbox.engines.kubernetes.records import Record
 from sandbox.errors import EngineUnavailable, SandboxError, SandboxUnavailable, reason_of
 from sandbox.sandbox import Sandbox, SandboxSpec, owner_of
@@ -67,7 +68,7 @@ class Creation:
             if resumed:
                 record = replace(gate.record, epoch=parts.new_epoch(), pod="")
                 # The process that was to start or stop it may have died.
-                await parts.workloads.stop(owner, record.sandbox)
+                await parts.workloads.stop(owner, record.sandbox, gate.hold)
             else:
                 record = await self._noted(gate, spec)
             body = manifests.pod(parts.site, spec, owner, record.sandbox, record.claim)
@@ -122,13 +123,13 @@ class Creation:
             await gate.write(record)  # or another process has taken over, and what has these names may be its own
             if resumed:
                 if isinstance(error, Exception) and not isinstance(error, EngineUnavailable):
-                    await parts.workloads.remove(gate.owner, record.sandbox)
+                    await parts.workloads.remove(gate.owner, record.sandbox, gate.hold)
                     await gate.write(record.without_sandbox())
                     parts.record(gate.owner, record, "removed", reason_of(error))
                 else:
-                    await parts.workloads.stop(gate.owner, record.sandbox)
+                    await parts.workloads.stop(gate.owner, record.sandbox, gate.hold)
             elif record.state == "creating":
-                await parts.remove_unfinished(gate.owner, record)
+                await parts.remove_unfinished(gate)
                 # Back to what it was before: a thread without files has no record.
                 await gate.write(before if before.claim else Record())
                 parts.record(gate.owner, record, "failed", reason_of(error))
@@ -138,7 +139,7 @@ class Creation:
             await parts.gates.left(gate)
 
     async def _shared(self, gate: Gate, spec: SandboxSpec, *, replacing: bool = True) -> Sandbox | None:
-        """Return the sandbox that a record notes, if it lives; one that does not is removed.
+        """Return the sandbox that a record notes, if it lives; one that does not is removed, or it is not known yet.
 
         With `replacing` one that was made otherwise is removed first, unless calls are under way in it.
         """
@@ -152,17 +153,20 @@ class Creation:
         one: Attached | None = mine
         try:
             if one is None or one.channel.lost is not None:
-                one = await parts.attach(gate.owner, record)
+                one = await parts.reached(gate)
             if replacing and not fits and await one.presence.retire(attached=True) is None:
                 raise SandboxUnavailable(MADE_OTHERWISE)
             posture = await self.boot.inspection.introduced(one.channel)
             if made:
                 self.boot.inspection.refuse_weak(record.sandbox, posture, spec)
         except BaseException as error:
+            answered = one is not None and one.channel.lost is None
             if one is not None and one is not mine:
                 one.close()
-            if not isinstance(error, SandboxError | OSError):
+            if not isinstance(error, SandboxError | OSError) or isinstance(error, EngineUnavailable):
                 raise
+            if not (answered or is_over(error)):
+                await refuse_unreached(parts, gate, error)
             log.info("sandbox %s is replaced: %s", record.sandbox, error)
             untaken = 0 if mine is None else mine.uses.ended_processes
             await parts.drop(gate, reason_of(error), ended_processes=untaken)
@@ -171,4 +175,6 @@ class Creation:
             parts.attached.let_go(record.sandbox)
             log.info("sandbox %s, which lives already, is taken", record.sandbox)
             parts.record(gate.owner, record, "running", TAKEN, observed=True)
-        return parts.attached.use(one, record, spec, posture, outdated=not made)
+        used = parts.attached.use(one, record, spec, posture, outdated=not made)
+        await note_reached(gate)
+        return used

@@ -34,7 +34,7 @@ class Endings:
             record = gate.record
             if record.state == "stopped":
                 return self.listing.shown(record)
-            if record.state == "running" and not await self.parts.retired(gate, attached=True, busy=False):
+            if not await self._ready(gate):
                 raise SandboxBusy("the sandbox has calls in progress: wait for them or cancel them, then stop it")
             stopped = await self._stopped(gate, ASKED)
             return self.listing.shown(gate.record) if stopped else record.listed("removed")
@@ -45,17 +45,26 @@ class Endings:
             if gate is None or not gate.record.has_sandbox:
                 return None
             was = self.listing.shown(gate.record)
-            if gate.record.state == "running" and not await self.parts.retired(gate, attached=True, busy=False):
+            if not await self._ready(gate):
                 raise SandboxBusy("the sandbox has calls in progress: wait for them or cancel them, then remove it")
             await self.parts.drop(gate, ASKED)
             return was
+
+    async def _ready(self, gate: Gate) -> bool:
+        """Return whether a sandbox that its thread's owner wants ended may be: it is unused, or does not answer."""
+        if gate.record.state != "running":
+            return True
+        return await self.parts.retired(gate, attached=True, busy=False, named=True)
 
     async def end_calls(self, tenant: str, thread: str, *, overdue: bool = False) -> bool:
         await self.parts.prepared()
         async with self.parts.gates.entered(owner_by_name(tenant, thread)) as gate:
             if gate is None or gate.record.state != "running":
                 return False
-            if (overdue and not self.parts.lifetime.is_over(gate.record)) or not await self.parts.in_use(gate):
+            lifetime = self.parts.lifetime
+            if overdue and not lifetime.is_over(gate.record):
+                return False
+            if not lifetime.has_ended(gate.record) and not await self.parts.in_use(gate):
                 return False
             log.warning("removing sandbox %s with the calls in progress in it", gate.record.sandbox)
             await self.parts.drop(gate, OVERDUE if overdue else CALLS_LOST)
@@ -100,9 +109,11 @@ class Endings:
             return False
         ended = record.ended_processes + untaken + processes
         # Noted first: a later start removes what is left of the Pod.
-        stopped = replace(record, state="stopped", since_s=parts.lifetime.clock(), ended_processes=ended)
+        stopped = replace(
+            record, state="stopped", since_s=parts.lifetime.clock(), ended_processes=ended, unreached_s=0.0
+        )
         await gate.write(stopped)
-        await parts.workloads.stop(gate.owner, record.sandbox)
+        await parts.workloads.stop(gate.owner, record.sandbox, gate.hold)
         log.info("sandbox %s is stopped: %s", record.sandbox, reason)
         also = f"; its background processes ({processes}) ended" if processes else ""
         parts.record(gate.owner, record, "idle_stopped", f"{reason}{also}")

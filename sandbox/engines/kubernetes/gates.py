@@ -52,6 +52,14 @@ class Gate:
         await self._put(record, holds=True)
         return self.record
 
+    async def hold(self) -> None:
+        """Make sure that the gate is this process' own still; raises as write().
+
+        A process that stalls loses its gate and does not know it. So what is to be removed is read first, then this is
+        called, and then exactly what was read is removed: what another process has made meanwhile is not that.
+        """
+        await self._put(self.record, holds=True)
+
     async def finish(self, record: Record) -> Record:
         """Replace the record and open the gate, in one step; raises as write()."""
         await self._put(record, holds=False)

@@ -18,6 +18,7 @@ from sandbox.engines.kubernetes.kubernetes_requests import KubernetesRequests
 from sandbox.engines.kubernetes.listing import Listing
 from sandbox.engines.kubernetes.manifests import Site
 from sandbox.engines.kubernetes.parts import Parts
+from sandbox.engines.kubernetes.reachability import Objections
 from sandbox.engines.kubernetes.reconciliation import Reconciliation
 from sandbox.engines.kubernetes.workspaces import Workspaces
 from sandbox.engines.lifetime import Lifetime
@@ -48,6 +49,7 @@ class KubernetesEngine:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._parts = parts = Parts(requests, site, Lifetime(lifetime_s, clock), on_transition, allowances)
+        Objections(parts)
         boot, listing = Boot(parts, inspection or Inspection()), Listing(parts)
         creation, workspaces = Creation(parts, boot), Workspaces(parts, boot)
         self.pool = KubernetesPool(parts, boot)

@@ -18,7 +18,7 @@ from kubernetes_asyncio import client, config
 from kubernetes_asyncio.config.config_exception import ConfigException
 
 from sandbox.engines.kubernetes.answers import lines, status_of, whole
-from sandbox.engines.kubernetes.refusals import forbidden
+from sandbox.engines.kubernetes.refusals import forbidden, unconfigured, unreachable
 from sandbox.errors import EngineUnavailable, SandboxUnavailable
 
 log = logging.getLogger(__name__)
@@ -108,6 +108,12 @@ SANDBOX_VERBS: Mapping[Resource, frozenset[str]] = {SANDBOXES: frozenset({"creat
 GATEWAY_VERBS: Mapping[Resource, frozenset[str]] = {SECRETS: frozenset({"create", "get"})}
 """All that is asked of the gateway's own namespace, for the key of the instance's authority."""
 
+REMOVAL_VERBS: Mapping[Resource, frozenset[str]] = {
+    **dict.fromkeys((SECRETS, NETWORK_POLICIES, QUOTAS, LIMIT_RANGES), frozenset({"delete"})),
+    NAMESPACES: frozenset({"list"}),
+}
+"""What `airlock uninstall` asks besides; no gateway does, and its account is not granted it."""
+
 _OF_EVERYBODY: Mapping[Resource, frozenset[str]] = {
     REVIEWS: frozenset({"create"}),
     STORAGE_CLASSES: frozenset({"get"}),
@@ -115,6 +121,7 @@ _OF_EVERYBODY: Mapping[Resource, frozenset[str]] = {
 # No role has to grant these: everybody may ask what he may do, and a class that cannot be read is merely not known.
 
 _GRANTED = {**CLUSTER_VERBS, **VERBS, **SANDBOX_VERBS, **_OF_EVERYBODY}
+_ASKED = {resource: verbs | REMOVAL_VERBS.get(resource, frozenset()) for resource, verbs in _GRANTED.items()}
 
 
 class Conflict(SandboxUnavailable):
@@ -247,7 +254,7 @@ class KubernetesRequests:
                 return json.loads(data) if response.status == 200 else None, response.headers.get("Date", "")
             raise self._refusal("get", Resource("", "", path), "", response.status, data, "")
         except (_Passing, aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
-            raise self._unreachable(error) from error
+            raise unreachable(self.host, error) from error
 
     @property
     def host(self) -> str:
@@ -281,8 +288,8 @@ class KubernetesRequests:
         body: Made | None = None,
     ) -> Made | None:
         """Return the answer; None for 404."""
-        if verb not in _GRANTED[resource]:
-            raise AssertionError(f"{verb} {resource.plural} is not among the verbs that the gateway is granted")
+        if verb not in _ASKED[resource]:
+            raise AssertionError(f"{verb} {resource.plural} is not among the verbs that are granted")
         method = _METHODS.get(verb, "GET")
         pause_s, renewed = _FIRST_PAUSE_S, False
         for left in reversed(range(_ATTEMPTS)):
@@ -302,7 +309,7 @@ class KubernetesRequests:
                 raise self._refusal(verb, resource, namespace, response.status, data, name, response.headers)
             except (_Passing, aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
                 if not left:
-                    raise self._unreachable(error) from error
+                    raise unreachable(self.host, error) from error
                 waited_s = max(pause_s, error.after_s) if isinstance(error, _Passing) else pause_s
                 await self._pause(min(waited_s, _LONGEST_PAUSE_S) * random.uniform(0.8, 1.2))  # noqa: S311
                 pause_s *= 2
@@ -349,29 +356,9 @@ class KubernetesRequests:
                             persist_config=False,
                         )
                 except (ConfigException, OSError, AssertionError) as error:
-                    raise EngineUnavailable(self._unconfigured(error)) from error
+                    raise unconfigured(error, in_cluster=self._kubeconfig is None and self._context is None) from error
                 self._client = client.ApiClient(settings)
             return self._client
-
-    def _unconfigured(self, error: BaseException) -> str:
-        if self._kubeconfig is None and self._context is None:
-            return (
-                f"no Kubernetes cluster is configured: this process runs in none ({error}). Run the gateway in the "
-                "cluster with a service account, or set sandbox.kubernetes.kubeconfig"
-            )
-        return f"sandbox.kubernetes.kubeconfig or .context cannot be used: {error or 'the context is not in it'}"
-
-    def _unreachable(self, error: BaseException) -> EngineUnavailable:
-        said = str(error)[:_SHOWN] or type(error).__name__
-        if isinstance(error, aiohttp.ClientSSLError):
-            return EngineUnavailable(
-                f"the Kubernetes API at {self.host} has a certificate that is not accepted: {said}; correct the "
-                "certificate-authority of sandbox.kubernetes.kubeconfig, or the clock of this machine"
-            )
-        return EngineUnavailable(
-            f"the Kubernetes API at {self.host} does not answer: {said}; check that it runs and that the network lets "
-            "the gateway reach it"
-        )
 
     def _refusal(
         self,

@@ -101,8 +101,8 @@ class Reached:
 async def probe(trial: Trial, *, settle_s: float = SETTLE_S) -> Reached:
     """Try the network policy of a trial's instance. Raises SandboxError."""
     policy = manifests.network_policy(trial.site)
-    if await trial.requests.get(NETWORK_POLICIES, trial.site.namespace, policy["metadata"]["name"]) is None:
-        await trial.requests.create(NETWORK_POLICIES, trial.site.namespace, policy)
+    if await trial.requests.get(NETWORK_POLICIES, trial.inside, policy["metadata"]["name"]) is None:
+        await trial.requests.create(NETWORK_POLICIES, trial.inside, policy)
     await trial.start(_OUTSIDE, [_listener(trial)], inside=False)
     outside = await trial.wait_for(_OUTSIDE, _listens)
     common = {Target.POD: _address(outside), Target.API: _api(trial.requests.host, outside)}

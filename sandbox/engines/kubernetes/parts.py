@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field, replace
 
 from sandbox.client.channel import Channel
 from sandbox.client.presence import Presence
-from sandbox.client.tls_address import TlsAddress
+from sandbox.client.tls_address import TlsAddress, WrongRelay
 from sandbox.engines.background import BackgroundTasks
 from sandbox.engines.kubernetes import manifests
 from sandbox.engines.kubernetes.allowance import Allowances, unlimited
@@ -24,10 +24,10 @@ from sandbox.engines.kubernetes.pods import Pod
 from sandbox.engines.kubernetes.records import Known, Record, owner_in
 from sandbox.engines.kubernetes.setup import Setup, unclaimed_name
 from sandbox.engines.kubernetes.unowned import Unowned
-from sandbox.engines.kubernetes.workloads import Workloads, chosen_workloads
+from sandbox.engines.kubernetes.workloads import Held, Workloads, chosen_workloads
 from sandbox.engines.lifetime import Lifetime
 from sandbox.engines.pooled_sandbox import is_pooled
-from sandbox.errors import DaemonLost, SandboxError, SandboxUnavailable
+from sandbox.errors import SandboxError, SandboxRetired, SandboxUnavailable
 from sandbox.sandbox import Owner, SandboxSpec
 from sandbox.tls.identity import sandbox_name
 from sandbox.transition import OnTransition, State, Transition
@@ -36,6 +36,21 @@ log = logging.getLogger(__name__)
 
 # Longer than a Pod's grace and what a busy kubelet needs; what has not ended then has no node that says so.
 _END_S = 30.0
+# How long a sandbox that does not answer is tried again: the API says within seconds that a Pod has ended.
+_PATIENCE_S = 5.0
+_AGAIN_S = 0.1
+
+
+class PodGone(SandboxUnavailable):
+    """By the API's word a sandbox's Pod has ended or is gone."""
+
+
+def is_over(error: BaseException) -> bool:
+    """Return whether what attach() raised says that a sandbox is of no use to any process.
+
+    Anything else may be this process' own network, while others use the sandbox.
+    """
+    return isinstance(error, PodGone | WrongRelay | SandboxRetired)
 
 
 @dataclass
@@ -58,7 +73,9 @@ class Parts:
         self.pod_watchers: list[Callable[[str, Pod | None], None]] = [self.attached.note_pod]
         of_all = (PODS, self.site.scope(), selector)
         self.pods = Mirror(self.requests, of_all, Pod.of, self._note_pod, self.site.has)
-        self.leases = Mirror(self.requests, (LEASES, where, f"{selector},{manifests.STATE}"), Known.of)
+        self.lease_watchers: list[Callable[[Known | None], None]] = []
+        of_threads = (LEASES, where, f"{selector},{manifests.STATE}")
+        self.leases = Mirror(self.requests, of_threads, Known.of, self._note_lease)
         self.unowned = Unowned(self.requests, self.site, self.pods, lambda: self.workloads)
         self.gates = Gates(self.requests, self.site, self.leases, self.process, self.lifetime.clock)
         self.later: list[asyncio.Task[None]] = []
@@ -85,6 +102,10 @@ class Parts:
         for noted in self.pod_watchers:
             noted(name, pod)
 
+    def _note_lease(self, _name: str, known: Known | None) -> None:
+        for noted in self.lease_watchers:
+            noted(known)
+
     def record(self, owner: Owner, record: Record, state: State, reason: str, *, observed: bool = False) -> None:
         self.on_transition(Transition(*owner, record.sandbox, state, reason, record.thread, observed))
 
@@ -99,12 +120,26 @@ class Parts:
 
     # --- Pods ---
 
-    async def pod_removed(self, owner: Owner | None, name: str) -> None:
+    async def pod_removed(self, owner: Owner | None, name: str, held: Held | None = None) -> None:
         """Remove a Pod and wait for its end; of one whose node was lost no end is seen."""
         known = self.pods.items.get(name)
+        uid = "" if known is None else known.uid
+        if held is not None:
+            uid = uid or await self._uid_of(owner, name)
+            if not uid:
+                return
+            await held()
         with suppress(Conflict):  # another gateway's by now, under the same name
-            if await self.requests.delete(PODS, self.site.namespace_of(owner), name, uid=known.uid if known else ""):
+            if await self.requests.delete(PODS, self.site.namespace_of(owner), name, uid=uid):
                 await self.pod_ended(name)
+
+    async def _uid_of(self, owner: Owner | None, name: str) -> str:
+        """Return the uid of a thread's Pod that the mirror does not know, by the API's word; "" of none."""
+        tenant, thread = owner or ("", "")
+        found, _ = await self.requests.list(
+            PODS, self.site.namespace_of(owner), self.site.selector(tenant=tenant, thread=thread)
+        )
+        return next((str(made["metadata"]["uid"]) for made in found if made["metadata"]["name"] == name), "")
 
     async def pod_ended(self, name: str) -> None:
         """Wait for the end of a Pod; of one whose node was lost no end is seen."""
@@ -125,7 +160,7 @@ class Parts:
         """Remove a thread's sandbox, whatever it does, and record that; its files stay."""
         record = gate.record
         self.attached.let_go(record.sandbox)
-        await self.workloads.remove(gate.owner, record.sandbox)
+        await self.workloads.remove(gate.owner, record.sandbox, gate.hold)
         await gate.write(record.without_sandbox(ended_processes=ended_processes))
         self.record(gate.owner, record, "removed", reason)
 
@@ -134,15 +169,16 @@ class Parts:
         record = gate.record
         if record.state == "creating" or record.carrier or record.other_claim:
             log.info("removing what a lost gateway began to make for a thread: %s", record.sandbox or record.carrier)
-            await self.remove_unfinished(gate.owner, record)
+            await self.remove_unfinished(gate)
         if record.state == "creating":
             self.record(gate.owner, record, "failed", "the process that created it was lost")
             await gate.write(replace(record.without_sandbox(), claim="" if record.fresh else record.claim))
         elif record.carrier or record.other_claim:
             await gate.write(replace(record, carrier="", other_claim=""))
 
-    async def remove_unfinished(self, owner: Owner, record: Record) -> None:
+    async def remove_unfinished(self, gate: Gate) -> None:
         """Remove what runs, and the claims, that a record notes and that are not done."""
+        owner, record = gate.owner, gate.record
         creating = record.state == "creating"
         if creating and is_pooled(record.sandbox) and record.fresh:
             # Noted before the claim, which may have gone to another thread.
@@ -150,7 +186,7 @@ class Parts:
             return
         for pod in (record.sandbox if creating else "", record.carrier):
             if pod:
-                await self.workloads.remove(owner, pod)
+                await self.workloads.remove(owner, pod, gate.hold)
         for claim in (record.claim if creating and record.fresh else "", record.other_claim):
             if claim:
                 await self.requests.delete(CLAIMS, self.site.namespace_of(owner), claim)
@@ -185,14 +221,27 @@ class Parts:
         if pod is None or not pod.address:
             await self.pods.refresh()
             pod = self.pods.items.get(record.sandbox)
-        if pod is None:
-            raise SandboxUnavailable("its Pod no longer exists")
-        if pod.ended_as(record.pod) or not pod.address:
-            raise SandboxUnavailable(pod.ended_as(record.pod) or "it has no address")
+        ended = "its Pod no longer exists" if pod is None else pod.ended_as(record.pod)
+        if pod is None or ended:
+            raise PodGone(ended)
+        if not pod.address:
+            raise SandboxUnavailable("it has no address")
         name = sandbox_name(self.site.instance, record.sandbox, owner, record.epoch)
         address = self.address(pod.address, name)
         channel, presence = await self.dial(address)
         return Attached(owner, record.sandbox, address, channel, SharedUses(presence, self.lifetime.clock), pod.uid)
+
+    async def reached(self, gate: Gate) -> Attached:
+        """Attach as attach() does, again while the sandbox's Pod runs and does not answer, for a few seconds."""
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + _PATIENCE_S
+        while True:
+            try:
+                return await self.attach(gate.owner, gate.record)
+            except (SandboxError, OSError) as error:
+                if is_over(error) or loop.time() > deadline_s:
+                    raise
+            await asyncio.sleep(_AGAIN_S)
 
     async def dial(self, address: TlsAddress) -> tuple[Channel, Presence]:
         """Attach to the daemon at an address; raises as attach()."""
@@ -204,24 +253,26 @@ class Parts:
             channel.close()
             raise
 
-    async def retired(self, gate: Gate, *, attached: bool, busy: bool) -> bool:
+    async def retired(self, gate: Gate, *, attached: bool, busy: bool, named: bool = False) -> bool:
         """Have a sandbox's daemon begin no call any more; False where what it does, or for whom, forbids that.
 
-        One that does not answer is lost, and as good as retired.
+        One that does not answer this process may be in use by others, and is as good as retired only if it was `named`:
+        who it belongs to wants it ended. Nor is the daemon asked past the sandbox's lifetime and grace, for it may lie.
         """
+        if self.lifetime.has_ended(gate.record):
+            return True
         mine = self.attached.by_id.get(gate.record.sandbox)
+        one = mine if mine is not None and mine.channel.lost is None else None
         try:
-            one = mine or await self.attach(gate.owner, gate.record)
+            if one is None:
+                patient = named or mine is not None
+                one = await (self.reached(gate) if patient else self.attach(gate.owner, gate.record))
+            return await one.presence.retire(attached=attached, busy=busy) is None
         except (SandboxError, OSError) as error:
             log.info("sandbox %s does not answer: %s", gate.record.sandbox, error)
-            return True
-        try:
-            return await one.presence.retire(attached=attached, busy=busy) is None
-        except DaemonLost as error:
-            log.info("sandbox %s does not answer: %s", gate.record.sandbox, error)
-            return True
+            return named or is_over(error)
         finally:
-            if mine is None:
+            if one is not None and one is not mine:
                 one.close()
 
     async def in_use(self, gate: Gate) -> bool:

@@ -122,14 +122,15 @@ class Preflight:
             )
         return str(found)
 
-    async def refusal(self, spec: SandboxSpec) -> SandboxError | None:
-        """Return why the namespace does not admit the Pod of a sandbox: its level, quota or RuntimeClass."""
+    async def refusal(self, spec: SandboxSpec, owner: Owner = _NO_OWNER) -> SandboxError | None:
+        """Return why an owner's namespace does not admit the Pod of a sandbox: its level, quota or RuntimeClass."""
         name = _trial_name("pod")
-        return await self._refused(PODS, manifests.pod(self.site, spec, _NO_OWNER, name, name))
+        return await self._refused(PODS, manifests.pod(self.site, spec, owner, name, name))
 
     async def _refused(self, resource: Resource, made: Made) -> SandboxError | None:
         try:
-            await self.requests.create(resource, self.site.namespace, made, dry_run=True)
+            namespace = made["metadata"].get("namespace", self.site.namespace)
+            await self.requests.create(resource, namespace, made, dry_run=True)
         except EngineUnavailable:
             raise
         except SandboxError as error:

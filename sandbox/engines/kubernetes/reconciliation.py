@@ -5,12 +5,15 @@ import logging
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
+from sandbox.engines.kubernetes.attached import Attached
 from sandbox.engines.kubernetes.boot import Boot
 from sandbox.engines.kubernetes.gates import WAIT_S, Gate
 from sandbox.engines.kubernetes.kubernetes_pool import KubernetesPool
-from sandbox.engines.kubernetes.parts import Parts
+from sandbox.engines.kubernetes.parts import Parts, is_over
+from sandbox.engines.kubernetes.reachability import note_reached
 from sandbox.errors import SandboxError
 from sandbox.sandbox import LeftSandbox, Owner
+from sandbox.transition import OVERDUE
 
 log = logging.getLogger(__name__)
 
@@ -62,32 +65,37 @@ class Reconciliation:
             await self.parts.clean(gate)
             record = gate.record
             if record.state == "stopped" and record.sandbox in self.parts.pods.items:
-                await self.parts.workloads.stop(owner, record.sandbox)
-            if record.state == "running" and record.sandbox not in self.parts.attached.by_id:
+                await self.parts.workloads.stop(owner, record.sandbox, gate.hold)
+            if record.state == "running" and self.parts.lifetime.has_ended(record):
+                await self.parts.drop(gate, OVERDUE)  # no process has ended it: its daemon may lie
+            elif record.state == "running" and record.sandbox not in self.parts.attached.by_id:
                 await self._adopt(gate)
             return True
 
     async def _adopt(self, gate: Gate) -> None:
-        """Adopt a sandbox that no other process has, or remove it if it is not usable."""
+        """Adopt a sandbox that no other process has, or remove it if it is not usable.
+
+        One whose Pod runs and that does not answer is left: its thread's next call decides (reachability.py), or the
+        end of its lifetime.
+        """
         parts, record = self.parts, gate.record
+        one: Attached | None = None
         try:
             one = await parts.attach(gate.owner, record)
-        except (SandboxError, OSError) as error:
-            log.info("sandbox %s is unusable: %s", record.sandbox, error)
-            await parts.drop(gate, f"orphaned and unusable: {error}")
-            return
-        try:
+            if one.presence.others:
+                return
             await self.boot.inspection.introduced(one.channel)
-        except SandboxError as error:
-            one.close()
+        except (SandboxError, OSError) as error:
+            answered = one is not None and one.channel.lost is None
+            if not (answered or is_over(error)):
+                log.info("sandbox %s does not answer and is left for a later look: %s", record.sandbox, error)
+                return
             log.info("sandbox %s is unusable: %s", record.sandbox, error)
             await parts.drop(gate, f"orphaned and unusable: {error}")
-            return
-        except BaseException:
-            one.close()
-            raise
-        if one.presence.others:
-            one.close()
-            return
-        parts.attached.by_id[record.sandbox] = one
-        parts.record(gate.owner, record, "running", "adopted from a lost gateway")
+        else:
+            parts.attached.by_id[record.sandbox], one = one, None
+            parts.record(gate.owner, record, "running", "adopted from a lost gateway")
+            await note_reached(gate)
+        finally:
+            if one is not None:
+                one.close()

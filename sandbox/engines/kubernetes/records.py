@@ -25,7 +25,8 @@ class Record:
     claim with the thread's files, `fresh` one that was made for a sandbox that has not come up yet. `carrier` and
     `other_claim` are a Pod and a claim that are only there while files are saved or replaced: where the gate is free
     they are to be removed. `made` is the digest of how the sandbox was made, `epoch` the number of its start, `pod` the
-    uid of the Pod that it was started in. `thread` is what the owner calls it.
+    uid of the Pod that it was started in. `thread` is what the owner calls it. `unreached_s` is since when a process
+    that does not reach the sandbox asks whether another one does (reachability.py), 0 where none asks.
     """
 
     state: RecordState = "files"
@@ -43,6 +44,7 @@ class Record:
     image: str = ""
     runtime: str = ""
     ended_processes: int = 0
+    unreached_s: float = 0.0
 
     @classmethod
     def of(cls, lease: Made) -> Self:

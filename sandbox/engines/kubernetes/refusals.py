@@ -1,6 +1,36 @@
-"""What it means that the cluster forbids something, and what to do about it."""
+"""What it means that the cluster forbids something or does not answer, and what to do about it."""
 
-from sandbox.errors import EngineFull, RuntimeMissing, SandboxUnavailable
+import aiohttp
+
+from sandbox.errors import EngineFull, EngineUnavailable, RuntimeMissing, SandboxUnavailable
+
+_SHOWN = 500
+
+
+def unconfigured(error: BaseException, *, in_cluster: bool) -> EngineUnavailable:
+    """Return the error of a kubeconfig, or of the configuration of a Pod, that cannot be used."""
+    if in_cluster:
+        return EngineUnavailable(
+            f"no Kubernetes cluster is configured: this process runs in none ({error}). Run the gateway in the "
+            "cluster with a service account, or set sandbox.kubernetes.kubeconfig"
+        )
+    return EngineUnavailable(
+        f"sandbox.kubernetes.kubeconfig or .context cannot be used: {error or 'the context is not in it'}"
+    )
+
+
+def unreachable(host: str, error: BaseException) -> EngineUnavailable:
+    """Return the error of an API that does not answer, or that is not trusted."""
+    said = str(error)[:_SHOWN] or type(error).__name__
+    if isinstance(error, aiohttp.ClientSSLError):
+        return EngineUnavailable(
+            f"the Kubernetes API at {host} has a certificate that is not accepted: {said}; correct the "
+            "certificate-authority of sandbox.kubernetes.kubeconfig, or the clock of this machine"
+        )
+    return EngineUnavailable(
+        f"the Kubernetes API at {host} does not answer: {said}; check that it runs and that the network lets "
+        "the gateway reach it"
+    )
 
 
 def forbidden(verb: str, plural: str, namespace: str, said: str) -> SandboxUnavailable:

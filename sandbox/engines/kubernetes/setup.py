@@ -42,6 +42,10 @@ class Setup:
             raise SandboxUnavailable("the engine is not prepared")
         return self._authority
 
+    def use(self, authority: ChannelAuthority) -> None:
+        """Have a key that no other process gets."""
+        self._authority = authority
+
     async def engine_id(self) -> str:
         """Return the id of where the workspaces are: the one that the instance's first process drew."""
         return secret_data(await self._shared_secret())[_ENGINE].decode("ascii", "replace")

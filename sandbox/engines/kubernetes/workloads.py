@@ -5,7 +5,8 @@ knows of the Pod alone: its address, and why it ended. What distinguishes the tw
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
@@ -14,6 +15,7 @@ from sandbox.engines.kubernetes import manifests
 from sandbox.engines.kubernetes.kubernetes_requests import (
     PODS,
     SANDBOXES,
+    Conflict,
     KubernetesRequests,
     Made,
     Resource,
@@ -29,6 +31,11 @@ from sandbox.sandbox import Owner
 log = logging.getLogger(__name__)
 
 _SHOWN = 300
+# The controller changes a Sandbox a few times while its Pod comes up or ends.
+_ATTEMPTS = 8
+
+Held = Callable[[], Awaitable[None]]
+"""Makes sure that the gate of what is to end is this process' own still (Gate.hold), or raises SandboxError."""
 
 
 class Workloads(Protocol):
@@ -54,11 +61,11 @@ class Workloads(Protocol):
     def absent(self, pod: Made) -> str:
         """Return what to do about a Pod that was not made in time; "" where the gateway makes it itself."""
 
-    async def stop(self, owner: Owner | None, name: str) -> None:
+    async def stop(self, owner: Owner | None, name: str, held: Held) -> None:
         """End a Pod so that it can be started again, and wait for its end."""
 
-    async def remove(self, owner: Owner | None, name: str) -> None:
-        """Remove all there is, and wait for the Pod's end."""
+    async def remove(self, owner: Owner | None, name: str, held: Held | None = None) -> None:
+        """Remove all there is, and wait for the Pod's end; without `held` what no other process can make again."""
 
     async def found(self, **labels: str) -> Mapping[str, Owner | None]:
         """Return whose each is of what there is with some labels, stopped or not, and is not being deleted."""
@@ -67,7 +74,7 @@ class Workloads(Protocol):
 class PodEnds(Protocol):
     """The ends of the Pods that are known, by their names."""
 
-    async def pod_removed(self, owner: Owner | None, name: str) -> None:
+    async def pod_removed(self, owner: Owner | None, name: str, held: Held | None = None) -> None:
         """Remove a Pod, but none made later under its name, and wait for its end."""
 
     async def pod_ended(self, name: str) -> None:
@@ -104,11 +111,11 @@ class PodWorkloads:
         del pod
         return ""
 
-    async def stop(self, owner: Owner | None, name: str) -> None:
-        await self.remove(owner, name)
+    async def stop(self, owner: Owner | None, name: str, held: Held) -> None:
+        await self.remove(owner, name, held)
 
-    async def remove(self, owner: Owner | None, name: str) -> None:
-        await self.ends.pod_removed(owner, name)
+    async def remove(self, owner: Owner | None, name: str, held: Held | None = None) -> None:
+        await self.ends.pod_removed(owner, name, held)
 
     async def found(self, **labels: str) -> Mapping[str, Owner | None]:
         return await self._labelled(PODS, labels)
@@ -170,22 +177,47 @@ class SandboxWorkloads(PodWorkloads):
             "runs, or set sandbox.kubernetes.mode: pods"
         )
 
-    async def stop(self, owner: Owner | None, name: str) -> None:
-        if await self._set(self.site.namespace_of(owner), name, "Suspended") is None:
-            await super().remove(owner, name)  # its Sandbox was deleted, or it is a Pod of the mode pods
-        else:
-            await self.ends.pod_ended(name)
+    async def stop(self, owner: Owner | None, name: str, held: Held) -> None:
+        namespace = self.site.namespace_of(owner)
 
-    async def remove(self, owner: Owner | None, name: str) -> None:
-        # One of the mode pods is a Pod alone.
-        await self.requests.delete(SANDBOXES, self.site.namespace_of(owner), name)
-        await self.ended_with(owner, name)
+        async def suspend(made: Made) -> None:
+            if made["spec"].get("operatingMode") != "Suspended":
+                await held()
+                await self._set(namespace, name, "Suspended", made["metadata"]["resourceVersion"])
+
+        if await self._as_read(namespace, name, suspend):
+            await self.ends.pod_ended(name)
+        else:
+            await super().remove(owner, name, held)  # its Sandbox was deleted, or it is a Pod of the mode pods
+
+    async def remove(self, owner: Owner | None, name: str, held: Held | None = None) -> None:
+        namespace = self.site.namespace_of(owner)
+
+        async def delete(made: Made) -> None:
+            if held is not None:
+                await held()
+            await self.requests.delete(SANDBOXES, namespace, name, version=made["metadata"]["resourceVersion"])
+
+        await self._as_read(namespace, name, delete)  # one of the mode pods is a Pod alone
+        await super().remove(owner, name, held)  # the garbage collector would take longer
+
+    async def _as_read(self, namespace: str, name: str, change: Callable[[Made], Awaitable[None]]) -> bool:
+        """Change a Sandbox as it was read, which keeps its uid when it is resumed; return whether there is one."""
+        for _ in range(_ATTEMPTS):
+            made = await self.requests.get(SANDBOXES, namespace, name)
+            if made is None:
+                return False
+            with suppress(Conflict):
+                await change(made)
+                return True
+        raise SandboxUnavailable(f"Sandbox {name} changes too often to be stopped or removed: try again")
 
     async def found(self, **labels: str) -> Mapping[str, Owner | None]:
         return {**await self._labelled(PODS, labels), **await self._labelled(SANDBOXES, labels)}
 
-    async def _set(self, namespace: str, name: str, mode: str) -> Made | None:
-        return await self.requests.patch(SANDBOXES, namespace, name, {"spec": {"operatingMode": mode}})
+    async def _set(self, namespace: str, name: str, mode: str, version: str = "") -> Made | None:
+        change: Made = {"metadata": {"resourceVersion": version}} if version else {}
+        return await self.requests.patch(SANDBOXES, namespace, name, {**change, "spec": {"operatingMode": mode}})
 
 
 async def chosen_workloads(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from sandbox.engines.kubernetes.kubernetes_requests import PODS, VERBS
+from sandbox.engines.kubernetes.kubernetes_requests import GATEWAY_VERBS, PODS, REMOVAL_VERBS, SECRETS, VERBS
 from sandbox.sandbox import digest
-from tests.conformance.kubernetes_engines import ClusterSite, cluster_of_sandboxes
+from tests.conformance.kubernetes_engines import ACCOUNT, ClusterSite, cluster_of_sandboxes, cluster_rules, rules
 from tests.gateway_process import Home, Served, airlock, make_home, served
 from tests.kubernetes import kinds
 from tests.kubernetes.cluster import Cluster, storage_class
@@ -91,6 +92,61 @@ async def test_a_call_for_which_the_namespace_has_no_room_says_so_and_a_later_on
         assert place.left() == []
         place.cluster.apply({**quota, "spec": {"hard": {"pods": "10"}}})
         assert (await execute(home, gateway, "echo 1"))["content"] == "1\n"
+
+
+# --- commands of an operator ---
+
+
+async def test_uninstall_removes_all_that_the_gateways_of_a_database_have_on_the_cluster(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    place = ClusterSite(cluster, tmp_path, namespace_per_tenant=True)
+    home = home_at(place, tmp_path / "home")
+    uninstall = ("uninstall", "--config", str(home.config), "--yes", "--json")
+    with served(home, within=place.within) as gateway:
+        await execute(home, gateway, "echo kept > a")
+        refused = json.loads(airlock(*uninstall, check=False).stdout)
+        assert "running" in refused["error"]
+    (claim,) = [one for namespace in place_of(cluster, home) for one in cluster.objects(kinds.CLAIM, namespace)]
+    refused = json.loads(airlock(*uninstall, check=False).stdout)
+    assert "grant list on namespaces" in refused["error"], "an operator's command, and this is the gateway's account"
+    assert (home.config.parent / "state").exists()
+
+    cluster.grant(place.keys_namespace, ACCOUNT, [*cluster_rules(), *rules(REMOVAL_VERBS)], everywhere=True)
+    granted = {**GATEWAY_VERBS, SECRETS: GATEWAY_VERBS[SECRETS] | REMOVAL_VERBS[SECRETS]}
+    cluster.grant(place.keys_namespace, ACCOUNT, rules(granted))
+    removed = json.loads(airlock(*uninstall).stdout)
+    assert f"persistentvolumeclaims {claim['metadata']['namespace']}/{claim['metadata']['name']}" in removed["objects"]
+    assert removed["state_dir"] is not None
+    assert place_of(cluster, home) == []
+    assert place.left() == []
+    assert cluster.objects(kinds.SECRET, place.keys_namespace) == []
+
+
+def place_of(cluster: Cluster, home: Home) -> list[str]:
+    """Return the namespaces that the gateways of a home have made for its tenants."""
+    names = [one["metadata"]["name"] for one in cluster.objects(kinds.NAMESPACE)]
+    return [name for name in names if name.endswith(digest("default"))]
+
+
+async def test_threads_of_a_lost_engine_are_adopted_by_a_cluster(home: Home, place: ClusterSite) -> None:
+    with served(home, within=place.within) as gateway:
+        await execute(home, gateway, "echo kept > a")
+    adopt = ("thread", "adopt", "--config", str(home.config), "--yes", "--json")
+    refused = json.loads(airlock(*adopt, "engine-that-is-lost", check=False).stdout)["error"]
+    own = refused.split("engines with threads: ")[1].split(" ")[0]
+    assert own.startswith("kubernetes-")
+    assert "already here" in json.loads(airlock(*adopt, own, check=False).stdout)["error"]
+    other = cluster_secret(place, {"engine": "kubernetes-0123456789abcdef"})
+    assert json.loads(airlock(*adopt, own).stdout) == {"from": own, "to": other, "threads": {"default": 1}}
+
+
+def cluster_secret(place: ClusterSite, change: dict[str, str]) -> str:
+    """Have the instance's Secret be that of another engine, as where it was lost; return the engine's id."""
+    (secret,) = place.cluster.objects(kinds.SECRET, place.keys_namespace)
+    data = {**secret["data"], **{name: base64.b64encode(text.encode()).decode() for name, text in change.items()}}
+    place.cluster.apply({**secret, "data": data})
+    return change["engine"]
 
 
 # --- a start that is refused ---

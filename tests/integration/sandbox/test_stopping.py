@@ -17,8 +17,8 @@ from sandbox.engines.docker import docker_requests
 from sandbox.engines.docker.boot import Blueprint
 from sandbox.engines.docker.docker_engine import DockerEngine
 from sandbox.engines.docker.stopped_containers import StoppedContainers
+from sandbox.engines.lifetime import GRACE_S
 from sandbox.errors import EngineUnavailable
-from sandbox.keeper.places import GRACE_S
 from sandbox.keeper.sandbox_keeper import SandboxKeeper
 from sandbox.protocols import ExecResult, ProcessSpec
 from sandbox.sandbox import Sandbox

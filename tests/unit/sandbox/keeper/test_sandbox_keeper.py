@@ -13,8 +13,8 @@ from typing import Any, cast
 import pytest
 
 from sandbox.engines.engine import Engine
+from sandbox.engines.lifetime import GRACE_S
 from sandbox.errors import SandboxUnavailable
-from sandbox.keeper.places import GRACE_S
 from sandbox.keeper.sandbox_keeper import SandboxKeeper
 from sandbox.sandbox import LeftSandbox, ListedSandbox, Sandbox, SandboxSpec, owner_of
 from sandbox.transition import MADE_OTHERWISE, NO_ANSWER, UNUSED
