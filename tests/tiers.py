@@ -37,8 +37,8 @@ SAMPLED = {
         *("cat", "curl", "find", "git", "mv", "sed", "zsh"),
     },
 }
-# Parameters: the other database, the kinds of credentials besides keys, and the engines of the conformance suite besides
-# Docker, Kubernetes, whose channels go through TLS, and the local one.
+# Parameters: the other database, the kinds of credentials besides keys, the engines of the conformance suite besides
+# Docker, Kubernetes (whose channels go through TLS) and the local one.
 _REPEATED = {
     "postgresql",
     "certificates",
@@ -47,6 +47,7 @@ _REPEATED = {
     "docker-remote",
     "memory-around",
     "memory-tls",
+    "kubernetes-agent-sandbox",
     "kubernetes-around",
     "kubernetes-tenants",
 }
