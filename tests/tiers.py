@@ -2,7 +2,7 @@
 
 `make test` keeps all unit tests, the conformance suite on Docker, the security suite, one seed of chaos, and of the
 integration tests those of a call's way, of what a killed gateway leaves, and of the pages that a newcomer follows.
-Files that need an engine come first: the unit tests fill up what is left of the time.
+Files that need an engine or processes come first: the short unit tests fill up what is left of the time.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import pytest
 
 # Long tests: a shorter one beside each looks at the same, or it repeats one with another seed or shell.
 LONG = (
+    "test_a_call_whose_approval_stays_unanswered_asks_the_client_again",
     "test_a_directory_that_is_exchanged_with_a_link_all_the_time_never_leads_to_the_forbidden_file",
     "test_a_gateway_that_is_killed_again_and_again_and_comes_back_loses_and_repeats_nothing",
     "test_a_gateway_that_ends_in_the_midst_ends_its_tunnels_and_the_next_one_works[kill]",
@@ -20,6 +21,7 @@ LONG = (
     "test_a_gibibyte_of_output_costs_the_gateway_constant_memory",
     "test_a_model_that_misbehaves_ends_the_run_with_one_clear_reason[drop]",
     "test_a_model_that_misbehaves_ends_the_run_with_one_clear_reason[nonsense]",
+    "test_a_result_that_is_not_evicted_breaks_the_script_and_fails_the_demo",
     "test_an_interrupted_demo_stops_its_gateway_and_leaves_nothing_behind[ctrl-c]",
     "test_kill_9_in_the_midst_of_a_claim_leaves_the_threads_sandbox_or_nothing",
     "test_of_two_gateways_the_one_that_lives_takes_the_runs_over_again_and_again",
@@ -32,17 +34,19 @@ LONG = (
 SAMPLED = {
     "test_the_worst_line_is_judged_about_as_fast_as_any": {"find"},
     "test_the_worst_line_of_a_program_is_read_at_a_small_multiple_of_parsing_one": {
-        *("cat", "curl", "find", "git", "grep", "mv", "sed", "test", "xargs", "zsh"),
+        *("cat", "curl", "find", "git", "mv", "sed", "zsh"),
     },
 }
-# Parameters: the other database, the third kind of credential, and the engines of the conformance suite besides Docker
-# and the local ones.
+# Parameters: the other database, the kinds of credentials besides keys, the engines of the conformance suite besides
+# Docker, Kubernetes (whose channels go through TLS) and the local one.
 _REPEATED = {
     "postgresql",
     "certificates",
+    "tokens",
     "docker-around",
     "docker-remote",
     "memory-around",
+    "memory-tls",
     "kubernetes-agent-sandbox",
     "kubernetes-around",
     "kubernetes-tenants",
@@ -58,7 +62,6 @@ CORE = (
     "e2b/test_commands.py",
     "e2b/test_files.py",
     "e2b/test_sandboxes.py",
-    "examples/test_evaluation.py",
     "gateway/test_approvals.py",
     "gateway/test_files.py",
     "gateway/test_forward.py",
@@ -82,7 +85,10 @@ CORE = (
     "test_first_pages.py",
     "test_tutorial.py",
 )
-_FIRST = ("tests/chaos", "tests/integration", "tests/models", "tests/conformance", "tests/security")
+_FIRST = (
+    *("tests/chaos", "tests/integration", "tests/models", "tests/conformance", "tests/security"),
+    *("tests/kubernetes", "tests/unit/sandbox"),
+)
 
 
 def pytest_configure(config: pytest.Config) -> None:

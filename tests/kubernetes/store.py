@@ -128,5 +128,6 @@ class Store:
 
     def _note(self, change: Change) -> None:
         self._history.append(change)
-        for queue in self._watchers:
+        # A copy: to put something may collect garbage, and so end a watch that was left in the midst.
+        for queue in tuple(self._watchers):
             queue.put_nowait(change)

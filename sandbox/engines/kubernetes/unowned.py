@@ -33,7 +33,7 @@ class Unowned:
     async def take_pod(self, name: str, owner: Owner) -> bool:
         """Give a Pod to a thread; False where it is gone, or another thread's."""
         workloads = self.workloads()
-        version = self.pods.version(name) if workloads.resource is PODS else ""
+        version = self._unowned_version(workloads, name)
         change = workloads.relabelled(self.site.labels("sandbox", owner))
         return await self._taken(workloads.resource, name, version, owner, change)
 
@@ -45,7 +45,7 @@ class Unowned:
     async def remove(self, pod: str, claim: str, owner: Owner | None = None) -> None:
         """Remove a Pod and its claim, unless they are a thread's, another one than `owner`."""
         workloads = self.workloads()
-        version = self.pods.version(pod) if workloads.resource is PODS and self._seems_unowned(pod) else ""
+        version = self._unowned_version(workloads, pod)
         if pod and await self._removed(workloads.resource, pod, version, owner):
             await workloads.ended_with(None, pod)
         if claim:
@@ -85,10 +85,14 @@ class Unowned:
                 version = ""
         raise SandboxUnavailable(f"{resource.plural} {name} change too often to be removed")
 
-    def _seems_unowned(self, pod: str) -> bool:
-        """Return whether the copy has it without owner; deleted in that version, it can have none."""
+    def _unowned_version(self, workloads: Workloads, pod: str) -> str:
+        """Return the version in which the copy has a Pod without owner, "" where it has none.
+
+        Never the newest that was seen: replaced in a version that has an owner, the Pod would be taken from its thread.
+        """
         known = self.pods.items.get(pod)
-        return known is not None and known.kind == manifests.POOLED
+        is_unowned = known is not None and known.kind == manifests.POOLED
+        return self.pods.version(pod) if workloads.resource is PODS and is_unowned else ""
 
 
 def _is_unowned(made: Made) -> bool:

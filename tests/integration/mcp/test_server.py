@@ -167,32 +167,49 @@ async def test_accepting_in_the_client_approves_nothing_and_the_approver_lets_th
     connect: Connect, gateway: Served
 ) -> None:
     shown: list[ElicitRequestParams] = []
-    approval_id = ""
-    approver = Client(gateway.address, gateway.home.make_key("other", "approve"))
+    repeated: list[float] = []
 
     async def accept(_context: object, params: ElicitRequestParams) -> ElicitResult:
         shown.append(params)
-        if len(shown) == 2:
-            await approver.resolve_approval(approval_id, "once")
         return ElicitResult(action="accept")
 
+    async def approve(progress: float, _total: float | None, message: str | None) -> None:
+        """Approve once the gateway has repeated the accepted call and it still waits."""
+        repeated.append(progress)
+        if progress == 2:
+            approval_id = (message or "").split()[-1]
+            assert (await approver.approval(approval_id)).status == "pending"
+            await approver.resolve_approval(approval_id, "once")
+
+    approver = Client(gateway.address, gateway.home.make_key("other", "approve"))
     options: dict[str, Any] = {"thread": "deploys", "key": gateway.other_key}
     async with approver, connect(MODERN, elicitation_callback=accept, **options) as client:
+        result = await client.call_tool("execute", DEPLOY, progress_callback=approve)
+        approval_id = _facts(result)["approval_id"]
+        assert _facts(result)["outcome"] == "exited"
+        assert repeated[:2] == [1, 2], "an accept that approved the call"
+        assert (await approver.approval(approval_id)).status == "used"
+        again = await client.session.call_tool("execute", DEPLOY, allow_input_required=True)
+        assert isinstance(again, InputRequiredResult), "an approval for one call let a second one run"
+    (asked,) = shown
+    assert asked.mode == "url"
+    assert asked.url == f"http://{gateway.http}/approvals/{approval_id}"
+
+
+async def test_a_call_whose_approval_stays_unanswered_asks_the_client_again(connect: Connect, gateway: Served) -> None:
+    options: dict[str, Any] = {"thread": "unanswered", "key": gateway.other_key, "elicitation_callback": _never_asked}
+    async with connect(MODERN, **options) as client:
         asked = await client.session.call_tool("execute", DEPLOY, allow_input_required=True)
         assert isinstance(asked, InputRequiredResult)
         (approval_id,) = asked.input_requests or {}
         accepted: InputResponses = {approval_id: ElicitResult(action="accept")}
         again = await client.session.call_tool("execute", DEPLOY, input_responses=accepted, allow_input_required=True)
         assert isinstance(again, InputRequiredResult), "an accept that approved the call"
-        assert (await approver.approval(approval_id)).status == "pending"
+        assert list(again.input_requests or {}) == [approval_id]
 
-        result = await client.call_tool("execute", DEPLOY)
-        assert (_facts(result)["outcome"], _facts(result)["approval_id"]) == ("exited", approval_id)
-        assert (await approver.approval(approval_id)).status == "used"
-        repeated = await client.session.call_tool("execute", DEPLOY, allow_input_required=True)
-        assert isinstance(repeated, InputRequiredResult), "an approval for one call let a second one run"
-    assert shown[0].mode == "url"
-    assert shown[0].url == f"http://{gateway.http}/approvals/{approval_id}"
+
+async def _never_asked(_context: object, _params: ElicitRequestParams) -> ElicitResult:
+    raise AssertionError("the gateway asked this client")
 
 
 async def test_a_client_without_urls_gets_the_approval_as_a_result(
@@ -211,10 +228,7 @@ async def test_a_client_without_urls_gets_the_approval_as_a_result(
 
 
 async def test_an_older_client_that_shows_urls_gets_the_error_that_names_one(connect: Connect, gateway: Served) -> None:
-    async def never(_context: object, _params: ElicitRequestParams) -> ElicitResult:
-        raise AssertionError("the gateway asked this client")
-
-    options: dict[str, Any] = {"thread": "older", "key": gateway.other_key, "elicitation_callback": never}
+    options: dict[str, Any] = {"thread": "older", "key": gateway.other_key, "elicitation_callback": _never_asked}
     async with connect(LEGACY, **options) as client:
         with pytest.raises(MCPError) as waits:
             await client.call_tool("execute", DEPLOY)

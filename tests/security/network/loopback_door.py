@@ -100,7 +100,7 @@ class LoopbackDoor:
 
     def start(self, approvals: ApprovalStore, thread: Thread) -> None:
         connections = ConnectionPolicy(thread, lambda: self.policy, approvals)
-        context = ssl.create_default_context()
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         opening = Opening(thread.tenant, (), b"secret", lambda: Trust(context, context))
         records = ConnectionRecords(cast(Any, self.records))
         self.door = Door(cast(Any, self.sandbox), connections, records, opening, calls=[CALL])

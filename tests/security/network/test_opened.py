@@ -40,7 +40,8 @@ async def opened(
 
 
 def trust_in(authority: trustme.CA) -> Callable[[], Trust]:
-    trust = Trust(ssl.create_default_context(), ssl.create_default_context())
+    # Not the default context: to load the authorities of the machine takes longer than most tests of this.
+    trust = Trust(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
     for one, protocols in zip(trust, (["http/1.1"], ["h2", "http/1.1"]), strict=True):
         authority.configure_trust(one)
         one.set_alpn_protocols(protocols)

@@ -20,7 +20,7 @@ from agent.models.settings import Api, RequestSettings
 from tests.unit.agent.models.asking import REQUEST, chunk
 from tests.unit.agent.models.raw_endpoint import SSE, head, serving
 
-PIECES, JUNK = 20, 33_000
+PIECES, JUNK = 8, 33_000
 CALLS = [{"id": str(number), "function": {"name": "ls"}} for number in range(50_000)]
 
 

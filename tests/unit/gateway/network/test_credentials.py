@@ -353,7 +353,7 @@ async def test_it_works_through_tls_that_the_gateway_opens(secret: Path, tmp_pat
     issuer = trustme.CA()
     serving = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     issuer.issue_cert("api.example").configure_cert(serving)
-    trusting = ssl.create_default_context()
+    trusting = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     issuer.configure_trust(trusting)
     authority = CertificateAuthority(b"secret", "acme")
     credentials = Credentials([_settings(secret)])

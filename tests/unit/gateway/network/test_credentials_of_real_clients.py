@@ -112,7 +112,7 @@ async def _door(tmp_path: Path, files: Path) -> AsyncIterator[_Door]:
     authority = CertificateAuthority(b"secret", "acme")
     (tmp_path / "ca.pem").write_text(authority.ca_pem)
     issuer = trustme.CA()
-    serving, trusting = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH), ssl.create_default_context()
+    serving, trusting = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     issuer.issue_cert("files.example", "other.example").configure_cert(serving)
     issuer.configure_trust(trusting)
     server = ThreadingHTTPServer(("127.0.0.1", 0), partial(_Files, directory=str(files)))

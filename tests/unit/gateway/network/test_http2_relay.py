@@ -241,7 +241,7 @@ async def test_a_credential_is_put_in_refused_elsewhere_and_masked(tmp_path: Pat
 
 async def test_curl_speaks_it_through_tls_that_is_opened(tmp_path: Path) -> None:
     issuer = trustme.CA()
-    serving, trusting = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH), ssl.create_default_context()
+    serving, trusting = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     issuer.issue_cert("good.example").configure_cert(serving)
     issuer.configure_trust(trusting)
     serving.set_alpn_protocols(["h2", "http/1.1"])

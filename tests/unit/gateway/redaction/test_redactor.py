@@ -318,7 +318,8 @@ def cpu_s(data: bytes, piece: int) -> float:
 
 def scattered(words: Sequence[str], between: Sequence[str]) -> bytes:
     source = random.Random(7)
-    return "".join(source.choice(words) + source.choice(between) for _ in range(60_000)).encode()
+    pairs = zip(source.choices(words, k=60_000), source.choices(between, k=60_000), strict=True)
+    return "".join(itertools.chain.from_iterable(pairs)).encode()
 
 
 KEY = "-----BEGIN PRIVATE " + "KEY-----"

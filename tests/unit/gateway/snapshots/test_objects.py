@@ -20,15 +20,13 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_object_is_what_was_put_whatever_its_size(objects: Objects) -> None:
-    for size in (0, 1, PART - 1, PART, PART + 1, 2 * PART, 2 * PART + 7):
+    for size in (0, 1, PART - 1, PART, PART + 1, 2 * PART + 7):
         data = random.Random(size).randbytes(size)
         taken = objects.put("a/b", (data[begin : begin + 1_000_000] for begin in range(0, size, 1_000_000)))
         assert taken == objects.size("a/b") == objects.takes(size)
         assert b"".join(objects.get("a/b")) == data
         assert b"".join(objects.get("a/b", 1_000_003)) == data
-        assert all(
-            len(part) == 4096 for part in list(objects.get("a/b", 4096 if size < PART else PART))[:-1] if size < PART
-        )
+        assert {len(part) for part in [*objects.get("a/b", PART // 8)][:-1]} <= {PART // 8}
 
 
 def test_what_is_not_there_is_missing_and_removing_it_is_no_error(objects: Objects) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
+import sys
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
@@ -29,8 +29,7 @@ Run = Callable[..., "asyncio.Future[CellResult]"]
 async def processes(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Processes]:
     """The background processes of a sandbox whose python3 has no packages."""
     programs = tmp_path_factory.mktemp("programs")
-    python = shutil.which("python3")
-    assert python is not None
+    python = Path(sys.executable).resolve()  # not what stands first in PATH: that may be a script which looks for one
     script = f'#!/bin/sh\n[ -z "$BROKEN" ] || {{ echo it is broken >&2; exit 9; }}\nexec {python} -S "$@"\n'
     (programs / "python3").write_text(script, encoding="utf-8")
     (programs / "python3").chmod(0o755)

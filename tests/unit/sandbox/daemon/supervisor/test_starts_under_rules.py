@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import errno
 import os
 import signal
 import socket
+import subprocess
+import sys
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -16,9 +17,7 @@ import pytest
 
 from sandbox.daemon.supervisor.control_wire import FILE_RULES_LIMIT
 from sandbox.daemon.supervisor.file_rules import FileRules
-from sandbox.daemon.supervisor.init import Init
 from sandbox.daemon.supervisor.landlock import TRUNCATE_VERSION, landlock_version
-from sandbox.daemon.supervisor.launch import ToolIdentity
 from sandbox.daemon.supervisor.spawner import Spawner
 
 pytestmark = [
@@ -27,6 +26,7 @@ pytestmark = [
 ]
 _TOOL = 10_001
 _PR_SET_CHILD_SUBREAPER, _PR_SET_NO_NEW_PRIVS = 36, 38
+_ROOT = Path(__file__).parents[5]
 
 
 @pytest.fixture
@@ -74,29 +74,32 @@ class Starts:
         return set(map(int, Path(f"/proc/{self.init}/task/{self.init}/children").read_text().split()))
 
 
+# A small process of its own: each start forks it twice, within a limit, and a process of tests is large.
+_INIT = f"""
+import ctypes, os, signal, socket, sys
+
+ctypes.CDLL(None).prctl({_PR_SET_NO_NEW_PRIVS}, 1, 0, 0, 0)
+ctypes.CDLL(None).prctl({_PR_SET_CHILD_SUBREAPER}, 1, 0, 0, 0)  # as pid 1, whose children orphans become
+control = socket.socket(fileno=int(sys.argv[1]))
+parent = os.fork()  # stands for the server, of whose end init hears
+if parent == 0:
+    signal.pause()
+Init(control, parent, ToolIdentity({_TOOL}, {_TOOL})).run()
+"""
+
+
 @pytest.fixture
 async def starts() -> AsyncIterator[Starts]:
     server, control = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    pid = os.fork()
-    if pid == 0:
-        try:
-            server.close()
-            ctypes.CDLL(None).prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
-            ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # as pid 1, whose children orphans become
-            parent = os.fork()  # stands for the server, of whose end init hears
-            if parent == 0:
-                signal.pause()
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
-            Init(control, parent, ToolIdentity(_TOOL, _TOOL)).run()
-        finally:
-            os._exit(1)
-    control.close()
+    with control:
+        number = control.fileno()
+        init = subprocess.Popen([sys.executable, "-c", _INIT, str(number)], cwd=_ROOT, pass_fds=[number])
     try:
-        yield Starts(Spawner(server), pid)
+        yield Starts(Spawner(server), init.pid)
     finally:
         asyncio.get_running_loop().remove_reader(server.fileno())
         server.close()  # init kills what stands for the server, and ends
-        os.waitpid(pid, 0)
+        init.wait()
 
 
 def paths(*found: Path) -> tuple[bytes, ...]:
@@ -139,10 +142,11 @@ async def test_files_that_change_all_the_time_delay_nothing_for_ever(starts: Sta
             await asyncio.sleep(0)
 
     changing = asyncio.create_task(change())
-    # Few: each forks this large process, twice, within the limit of a start.
-    ends = await asyncio.gather(*(starts.run("cat docs/page.md", tree, rules) for _ in range(5)))
-    over.set()
-    await changing
+    try:
+        ends = await asyncio.gather(*(starts.run("cat docs/page.md", tree, rules) for _ in range(5)))
+    finally:
+        over.set()
+        await changing
     assert [status for status, _ in ends] == [0] * 5
 
 
