@@ -25,7 +25,7 @@ from gateway.serving.edge import ADMISSION, FirstMessageTimeout
 from gateway.serving.fair_loop import make_fair
 from gateway.serving.health import Health, needs_of
 from gateway.serving.listening import bind, make_server, refuse_unconfined
-from gateway.serving.prefetching_server import PrefetchingServer, drain_wakeups, follow_rpcs
+from gateway.serving.prefetching_server import PrefetchingServer, follow_rpcs
 from gateway.serving.workers import Worker
 from gateway.storage.retention_store import RetentionStore
 from gateway.storage.store import Store
@@ -63,7 +63,7 @@ async def running_gateway(config: Config, listen: str, worker: Worker = _ALONE) 
     # The command line checks it too; this is for other callers.
     for address in (listen, *((config.http.listen,) if config.http.listen else ())):
         refuse_unconfined(config, address, workers=2 if worker.supervised else 1)
-    for improve in (drain_wakeups, make_fair, follow_rpcs):
+    for improve in (make_fair, follow_rpcs):
         improve(asyncio.get_running_loop())
     state_dir = config.path(config.state_dir)
     async with AsyncExitStack() as stack:

@@ -105,7 +105,7 @@ class CallJournal(Queries):
             _BEGIN_TOOL_CALL.execute(connection, begun)
             self.audit.append(connection, *audited)
 
-        await self._database.transact(work, apart=False)
+        await self._database.transact(work, apart=False, short=True)
 
     async def write_unexecuted_call(
         self, row: dict[str, Any], *, claim: Claim | None = None, audited: Sequence[AuditEntry] = ()
@@ -144,7 +144,7 @@ class CallJournal(Queries):
             elif _IS_THERE.execute(connection, {"whose": call_id}).first() is None:
                 raise CallErased(call_id)
 
-        await self._database.transact(work, apart=False)
+        await self._database.transact(work, apart=False, short=True)
 
     def _begun(self, row: Mapping[str, Any]) -> dict[str, Any]:
         now_us = self.clock()

@@ -206,15 +206,16 @@ class Database:
 
         await self.transact(work, apart=False)
 
-    async def transact(self, work: Work[T], *, apart: bool = True) -> T:
+    async def transact(self, work: Work[T], *, apart: bool = True, short: bool = False) -> T:
         """Run work that reads and writes in one transaction, with no other writer in between; return its result.
 
         An exception rolls it back and is raised here; ConstraintViolated if a constraint refuses a row. Without `apart`
-        there is no savepoint, and an exception makes everything in the shared transaction run again.
+        there is no savepoint, and an exception makes everything in the shared transaction run again. `short` work is of
+        a few rows by their keys, for which the event loop may wait.
         """
         self._check_open()
         try:
-            done: T = await self._writer.done(work, apart=apart)
+            done: T = await self._writer.done(work, apart=apart, short=short)
         except IntegrityError as error:
             raise ConstraintViolated(driver_message(error)) from error
         return done

@@ -3,6 +3,9 @@
 Work that arrives during a commit makes up the next transaction. The thread is a daemon: a process that ends without
 closing its database ends like a killed one, and loses only writes that were not acknowledged.
 
+While writes come one at a time and SQLite takes them quickly, short ones are committed on the event loop: two thread
+switches are a twentieth of what a tool call costs.
+
 A connection that is lost before the commit costs nothing: the transaction is repeated. One that is lost during the
 commit leaves open whether it was done. It is not repeated; the callers get an error that says so.
 """
@@ -20,7 +23,7 @@ import structlog
 from sqlalchemy import Connection, Engine, exc
 
 from gateway.errors import Unavailable
-from gateway.storage.connecting import begin_writing, driver_message
+from gateway.storage.connecting import begin_writing, driver_message, driver_of
 
 log = structlog.get_logger(__name__)
 TRIES = 3
@@ -37,6 +40,12 @@ _DEFERRED = "deferred"
 # A disk may stay full for hours, and a gateway writes several times a second: each line is logged this often at most,
 # also if the database alternates between taking and refusing writes.
 LOG_AGAIN_S = 30.0
+
+# When a commit on the event loop is likely to be short: after so many in a row that no other write met, each of them
+# this quick. From then on every so many go to the thread, which sees what arrives meanwhile, and empties the log.
+_QUICK_S = 0.002
+_ALONE = 16
+_AT_ONCE = 32
 
 Finish = Callable[[Connection, Sequence[Any]], None]
 """Called once at a transaction's end, with all the items that its members deferred to it."""
@@ -82,6 +91,35 @@ class Refusals:
             self._not_logged, self._refusing = 0, False
 
 
+class Pace:
+    """Whether the next write is committed on the event loop, from how the last ones went."""
+
+    def __init__(self) -> None:
+        self._alone = 0
+        self._left = 0
+
+    def take(self) -> bool:
+        """Return whether one may be, and count it."""
+        if not self._left:
+            return False
+        self._left -= 1
+        return True
+
+    def written(self, taken_s: float) -> None:
+        """Count a commit on the event loop."""
+        if taken_s > _QUICK_S:
+            self.refused()
+
+    def settled(self, taken_s: float, *, alone: bool) -> None:
+        """Count a transaction of the thread; `alone`: it had one write, and no other arrived meanwhile."""
+        self._alone = self._alone + 1 if alone and taken_s <= _QUICK_S else 0
+        self._left = _AT_ONCE if self._alone >= _ALONE else 0
+
+    def refused(self) -> None:
+        """Have the thread do the next ones: another process writes too, for example."""
+        self._alone = self._left = 0
+
+
 class Writer:
     """Writes to one database, for the event loop that it was started in."""
 
@@ -94,19 +132,26 @@ class Writer:
         self._queue: queue.SimpleQueue[_Pending | None] = queue.SimpleQueue()
         # Reused between transactions; None before the first, and after one that failed.
         self._connection: Connection | None = None
+        # Of the event loop; None before its first commit, and after one that failed.
+        self._own: Connection | None = None
+        self._pace = Pace()
+        self._under_way = 0
         self._ended: asyncio.Future[None] = self._loop.create_future()
         threading.Thread(target=self._run, name="database-writer", daemon=True).start()
 
-    async def done(self, work: Callable[[Connection], Any], *, apart: bool) -> Any:
+    async def done(self, work: Callable[[Connection], Any], *, apart: bool, short: bool = False) -> Any:
         """Return the result of `work` once its transaction is committed; see Database.transact."""
         pending = _Pending(work, self._loop.create_future(), apart)
-        self._queue.put(pending)
+        if not (short and not self._under_way and self._pace.take() and self._is_done(pending)):
+            self._under_way += 1
+            self._queue.put(pending)
         return await pending.done
 
     async def close(self) -> None:
         """Finish the pending work and end the thread; no work may be submitted after this."""
         self._queue.put(None)
         await asyncio.shield(self._ended)
+        self._close_own()
 
     # --- what the thread does ---
 
@@ -131,7 +176,7 @@ class Writer:
             return
         started_s = perf_counter()
         ended = self._commit(waiting)
-        self._call_back(self._settle, waiting, ended, perf_counter() - started_s)
+        self._call_back(self._settled, waiting, ended, perf_counter() - started_s)
 
     def _call_back(self, callback: Callable[..., None], *arguments: Any) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed, and its callers are gone
@@ -191,6 +236,38 @@ class Writer:
 
     # --- what the event loop does ---
 
+    def _is_done(self, pending: _Pending) -> bool:
+        """Commit one write here; return False if that fails, for the thread to wait, repeat and report."""
+        started_s = perf_counter()
+        try:
+            if self._own is None:
+                self._own = _opened(self._engine)
+            begin_writing(self._own)
+            (ended,) = _all_ended(self._own, [pending])
+            self._own.commit()
+        except BaseException as error:
+            self._pace.refused()
+            self._close_own()
+            if not isinstance(error, Exception):
+                raise
+            return False
+        taken_s = perf_counter() - started_s
+        self._pace.written(taken_s)
+        self._settle([pending], [ended], taken_s)
+        return True
+
+    def _close_own(self) -> None:
+        connection, self._own = self._own, None
+        if connection is not None:
+            connection.invalidate()  # no other may get it from the pool with these settings
+            connection.close()
+
+    def _settled(self, group: Sequence[_Pending], ended: Sequence[_Ended], taken_s: float) -> None:
+        self._under_way -= len(group)
+        if self._engine.dialect.name == "sqlite":
+            self._pace.settled(taken_s, alone=len(group) == 1 and not self._under_way)
+        self._settle(group, ended, taken_s)
+
     def _settle(self, group: Sequence[_Pending], ended: Sequence[_Ended], taken_s: float) -> None:
         if self.wrote is not None:
             self.wrote(len(group), taken_s)
@@ -201,6 +278,14 @@ class Writer:
                 pending.done.set_result(how.result)
             else:
                 pending.done.set_exception(how.error)
+
+
+def _opened(engine: Engine) -> Connection:
+    """Return a connection for the event loop, which waits for no other process and does not empty the log."""
+    connection = engine.connect()
+    for pragma in ("busy_timeout=0", "wal_autocheckpoint=0"):
+        driver_of(connection).execute(f"PRAGMA {pragma}")
+    return connection
 
 
 def at_the_end(connection: Connection, finish: Finish, items: Sequence[Any]) -> None:

@@ -107,6 +107,7 @@ def _airlock() -> None:
         (PolicyHook, "before_tool_use", "prepare", "judge"),
         (Writer, "done", "journal", "back from the database"),
         (Writer, "_commit", "queue to the database", "commit"),
+        (Writer, "_is_done", "", "commit"),
         (Channel, "_begin", "lease the sandbox", ""),
         (Channel, "_end", "sandbox", ""),
         (HookEngine, "run", "rings", ""),
