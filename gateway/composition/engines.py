@@ -20,7 +20,7 @@ from sandbox.engines.docker.docker_engine import DockerEngine
 from sandbox.engines.docker.docker_requests import DockerRequests
 from sandbox.engines.docker.image_pulls import ImagePulls
 from sandbox.engines.docker.workspace_transfer import EngineDisk
-from sandbox.engines.engine import Engine
+from sandbox.engines.engine import Engine, VolumeCopies
 from sandbox.engines.local.memory_engine import MemoryEngine
 from sandbox.engines.pooled_sandbox import PoolSource
 from sandbox.transition import OnTransition
@@ -37,12 +37,13 @@ class ServedEngine(Engine, Protocol):
 
 @dataclass(frozen=True)
 class OpenedEngine:
-    """An engine. None where it has no pool, pulls images itself, or has no disk that is seen from here."""
+    """An engine. None where it has no pool, pulls images itself, has no disk that is seen from here, or no copies."""
 
     engine: ServedEngine
     pool: PoolSource | None = None
     pulls: ImagePulls | None = None
     free_bytes: Callable[[], Awaitable[int]] | None = None
+    copies: VolumeCopies | None = None
 
 
 async def open_engine(stack: AsyncExitStack, base: Foundation, on_transition: OnTransition) -> OpenedEngine:
@@ -85,7 +86,7 @@ def _kubernetes(base: Foundation, on_transition: OnTransition) -> OpenedEngine:
     )
     # A Pod stays in the namespace in which it was made.
     pooled = settings.pool_limit and not settings.kubernetes.namespace_per_tenant
-    return OpenedEngine(engine, engine.pool if pooled else None)
+    return OpenedEngine(engine, engine.pool if pooled else None, copies=engine.copies)
 
 
 async def _docker(stack: AsyncExitStack, base: Foundation, on_transition: OnTransition) -> OpenedEngine:

@@ -20,13 +20,7 @@ from sandbox.engines.containment import (
     tmp_limit_bytes,
     user_pair,
 )
-from sandbox.engines.kubernetes.kubernetes_requests import (
-    NAMED,
-    NETWORK_POLICIES,
-    SECRETS,
-    Made,
-    Resource,
-)
+from sandbox.engines.kubernetes.kubernetes_requests import NAMED, NETWORK_POLICIES, SECRETS, Made, Resource
 from sandbox.protocols import WORKSPACE
 from sandbox.sandbox import Owner, SandboxSpec, digest
 from sandbox.tls.identity import gateway_name
@@ -74,8 +68,9 @@ class Site:
     image volumes. `gateway_namespace` and `gateway_selector` say which Pods may reach a sandbox's relay, and
     `gateway_cidrs` which addresses outside of Pods. `keys` is the namespace of the instance's key, by default that of
     the gateway. `mode` is what runs a sandbox: a Pod, or a Sandbox of agents.x-k8s.io; "auto" means the latter where
-    the cluster serves it. With `namespace_per_tenant` only the threads' Leases are in `namespace`. `tenants` has what
-    is otherwise for some tenants, by their digests: of the four fields before it.
+    the cluster serves it. With `snapshot_class` snapshots are VolumeSnapshots. With `namespace_per_tenant` only the
+    threads' Leases are in `namespace`. `tenants` has what is otherwise for some tenants, by their digests: of both
+    classes and the three fields after them.
     """
 
     instance: str
@@ -89,6 +84,7 @@ class Site:
     namespace_per_tenant: bool = False
     image_pull_secrets: Sequence[str] = ()
     storage_class: str | None = None
+    snapshot_class: str | None = None
     node_selector: Mapping[str, str] = field(default_factory=dict)
     tolerations: Sequence[Mapping[str, Any]] = ()
     topology_spread: Sequence[Mapping[str, Any]] = ()
@@ -279,7 +275,7 @@ def _prepare(site: Site) -> Made:
     """Return the container that runs first: it makes the closed directory of the channel, and copies the bundle."""
     copies = site.runtime_volume == "copy"
     mounts = [{"name": "channel", "mountPath": "/channel"}]
-    return _container(
+    return container(
         "prepare",
         site.runtime_image,
         [*RUNTIME_PYTHON, "-c", _PREPARE + (_COPY if copies else "")],
@@ -300,17 +296,21 @@ def _relay(site: Site) -> Made:
     words = [word for pair in options.items() for word in pair]
     mounts = [_channel_mount(), {"name": "keys", "mountPath": _KEYS, "readOnly": True}]
     command = [*RUNTIME_PYTHON, "-m", "sandbox.tls", *words, "--pooled", "$(POD_NAME)"]
-    body = _container("relay", site.runtime_image, command, user=_RELAY_USER, mounts=mounts)
+    body = container("relay", site.runtime_image, command, user=_RELAY_USER, mounts=mounts)
     fields = {"POD_IP": "status.podIP", "POD_NAME": "metadata.name"}
     known = [{"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}} for name, path in fields.items()]
     ports = [{"name": "channel", "containerPort": RELAY_PORT}]
     return {**body, "restartPolicy": "Always", "env": known, "ports": ports}
 
 
+def users_of(site: Site, claim_name: str) -> tuple[int, int]:
+    """Return the users of tool code and of the daemon: by the claim, for files keep theirs in every Pod over them."""
+    return user_pair(digest("claim", site.instance, claim_name))
+
+
 def _daemon(site: Site, spec: SandboxSpec, claim_name: str) -> Made:
     limits = spec.limits
-    # By the claim: files keep their user in every later Pod over them.
-    tool_user, daemon_user = user_pair(digest("claim", site.instance, claim_name))
+    tool_user, daemon_user = users_of(site, claim_name)
     options = {
         "--socket": f"{CHANNEL_DIRECTORY}/daemon.sock",
         "--workspace": WORKSPACE,
@@ -327,7 +327,7 @@ def _daemon(site: Site, spec: SandboxSpec, claim_name: str) -> Made:
         "--daemon-uid": daemon_user,
     }
     words = [word for name, value in options.items() for word in (name, str(value))]
-    body = _container(
+    body = container(
         "main",
         spec.image,
         [*RUNTIME_PYTHON, "-m", "sandbox.daemon", *words],
@@ -366,7 +366,7 @@ def bare_pod(site: Site, name: str, labels: Mapping[str, str], containers: Seque
 
 def bare_container(name: str, image: str, command: Sequence[str]) -> Made:
     """Return a container that has nothing and may do nothing."""
-    return _container(name, image, command, user=_RELAY_USER, mounts=[])
+    return container(name, image, command, user=_RELAY_USER, mounts=[])
 
 
 def millis_of(cpus: float) -> int:
@@ -374,7 +374,7 @@ def millis_of(cpus: float) -> int:
     return max(round(cpus * 1000), 1)
 
 
-def _container(
+def container(
     name: str, image: str, command: Sequence[str], *, user: int, mounts: list[Made], capabilities: Sequence[str] = ()
 ) -> Made:
     allowed: Made = {"drop": ["ALL"], **({"add": list(capabilities)} if capabilities else {})}
