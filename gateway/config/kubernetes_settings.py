@@ -75,8 +75,8 @@ class KubernetesSettings(Section):
     )
     snapshot_class: ObjectName | None = Field(
         default=None,
-        description="VolumeSnapshotClass: then snapshots are copies of volumes that the cluster keeps; unset means that "
-        "the gateway stores the files",
+        description="VolumeSnapshotClass: then snapshots are copies of volumes, in the cluster; unset means that the "
+        "gateway stores the files",
     )
     runtime_volume: Literal["copy", "image"] = Field(
         default="copy",

@@ -344,4 +344,5 @@ def _inflated(parts: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def damaged() -> Internal:
+    """Return the error for what is not as it was written."""
     return Internal("the snapshot's files are missing or damaged where the gateway stores them: use another snapshot")

@@ -60,9 +60,7 @@ class _Books:
 class Taking:
     """Takes snapshots of one engine's workspaces."""
 
-    def __init__(
-        self, engine: Workspaces, copies: Copies, store: SnapshotStore, *, clock: NowUs, ids: MakeId
-    ) -> None:
+    def __init__(self, engine: Workspaces, copies: Copies, store: SnapshotStore, *, clock: NowUs, ids: MakeId) -> None:
         self._engine, self._copies, self._store, self._clock, self._ids = engine, copies, store, clock, ids
 
     async def take(
@@ -192,4 +190,3 @@ def audit_entry(kind: str, snapshot: Snapshot, thread: str, **more: JsonValue) -
 def no_snapshot(id_: str) -> NotFound:
     """Return the error for an unknown snapshot."""
     return NotFound(f"snapshot {id_[:64]!r} not found: `airlock sandbox snapshots` lists the snapshots")
-

@@ -66,9 +66,7 @@ class Copies:
         if self.engine is None:
             raise _unreachable()
         if not await self.engine.restore_copy(spec, copy):
-            raise Internal(
-                "the files of the snapshot are not on this gateway's cluster any more: use another snapshot"
-            )
+            raise Internal("the files of the snapshot are not on this gateway's cluster any more: use another snapshot")
 
     def refuse_unreachable(self, are_copies: Iterable[bool]) -> None:
         """Raise Unavailable if some snapshots are copies, and could not be removed with their rows. Blocking."""
@@ -100,8 +98,8 @@ class Copies:
         while kept := await self.engine.kept_copies(tenant):
             if time.monotonic() > deadline_s:
                 raise SandboxUnavailable(
-                    f"the cluster has not removed {len(kept)} copies of the tenant's volumes: what keeps VolumeSnapshot "
-                    f"{kept[0].name} its description says"
+                    f"the cluster has not removed {len(kept)} copies of the tenant's volumes: `kubectl describe` of "
+                    f"VolumeSnapshot {kept[0].name} says what keeps it"
                 )
             for one in kept:
                 await self.engine.remove_copy(one)
@@ -153,4 +151,3 @@ def _unreachable() -> Unavailable:
         "the files of this snapshot are a copy of a volume in a cluster, where this gateway's configuration has no "
         "sandbox.kubernetes.snapshot_class: have the operator set it again"
     )
-

@@ -1,8 +1,9 @@
 """Gives the files of a copied volume to the user of their new sandbox, without what an archive of them would not have.
 
-The program of a container that runs before that volume's first sandbox: nothing else uses it yet. Started as root, with
-the right to pass any mode and to give files away. What it leaves is what `files/archive.py` would have written: devices,
-pipes, sockets and what is deeper than a path can be long are gone, as are bits of modes and extended attributes.
+The program of a container that runs before that volume's first sandbox: nothing else uses it yet. Started as root,
+with the right to pass any mode and to give files away. What it leaves is what `files/archive.py` would have written:
+devices, pipes, sockets and what is deeper than a path can be long are gone, as are bits of modes and extended
+attributes.
 """
 
 import errno

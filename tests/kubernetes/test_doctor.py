@@ -214,11 +214,16 @@ async def test_a_class_of_snapshots_is_looked_at_where_one_is_configured(home: H
     groups = {"storage.k8s.io": "storageclasses", "snapshot.storage.k8s.io": "volumesnapshotclasses"}
     reads = [{"apiGroups": [group], "resources": [plural], "verbs": ["get"]} for group, plural in groups.items()]
     place.cluster.grant(place.keys_namespace, ACCOUNT, reads, everywhere=True)
-    assert (await checked(home, place, snapshot_class="standard"))["snapshot class"].detail == "standard, by directories.test"
+    assert (await checked(home, place, snapshot_class="standard"))[
+        "snapshot class"
+    ].detail == "standard, by directories.test"
     about = {"apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshotClass", "deletionPolicy": "Delete"}
     place.cluster.apply({**about, "metadata": {"name": "other"}, "driver": "other.test"})
     found = await checked(home, place, snapshot_class="other")
-    assert (found["snapshot class"].state, "of driver directories.test" in found["snapshot class"].fix) == ("failed", True)
+    assert (found["snapshot class"].state, "of driver directories.test" in found["snapshot class"].fix) == (
+        "failed",
+        True,
+    )
     found = await checked(home, place, snapshot_class="nowhere")
     assert "'nowhere' does not exist" in found["snapshot class"].fix
 

@@ -19,7 +19,6 @@ from sandbox.errors import EngineUnavailable, SandboxBusy, SandboxError, Sandbox
 from sandbox.sandbox import SandboxSpec, digest
 from tests.conformance.kubernetes_engines import ClusterSite
 from tests.integration.sandbox.live_engine import run, text
-from tests.kubernetes import kinds
 from tests.kubernetes.cluster import Cluster
 from tests.kubernetes.sandboxes import MakeEngine, cluster, engine, lose, make_engine, named, until
 
@@ -76,7 +75,10 @@ def whole(contents: Contents) -> dict[str, tuple[WorkspaceEntry, bytes]]:
     found = {entry.path: (entry, b"".join(content)) for entry, content in contents}
     # Only a file's time is one that is restored.
     return {
-        path: (entry if entry.kind == "file" else WorkspaceEntry(path, entry.kind, entry.mode, 0, 0, entry.target), data)
+        path: (
+            entry if entry.kind == "file" else WorkspaceEntry(path, entry.kind, entry.mode, 0, 0, entry.target),
+            data,
+        )
         for path, (entry, data) in found.items()
     }
 
@@ -233,7 +235,9 @@ async def test_a_cluster_without_volume_snapshots_is_refused_and_so_is_an_accoun
         place.cluster.api.withheld.discard("snapshot.storage.k8s.io")
 
 
-@pytest.mark.parametrize("verb, resource", [("create", "persistentvolumeclaims"), ("create", "pods"), ("update", "leases")])
+@pytest.mark.parametrize(
+    "verb, resource", [("create", "persistentvolumeclaims"), ("create", "pods"), ("update", "leases")]
+)
 async def test_a_process_that_is_killed_while_it_restores_leaves_the_old_files_and_nothing_else(
     make_engine: MakeEngine, place: ClusterSite, monkeypatch: pytest.MonkeyPatch, verb: str, resource: str
 ) -> None:
@@ -273,7 +277,15 @@ _BEFORE = ["Lease", "VolumeSnapshot", "workspace"]
 
 @pytest.mark.parametrize(
     "quantity, size_bytes",
-    [("10Gi", 10 * 2**30), ("1500M", 1_500_000_000), ("1.5Ki", 1536), ("12e3", 12_000), ("100m", 1), ("0", 0), ("7", 7)],
+    [
+        ("10Gi", 10 * 2**30),
+        ("1500M", 1_500_000_000),
+        ("1.5Ki", 1536),
+        ("12e3", 12_000),
+        ("100m", 1),
+        ("0", 0),
+        ("7", 7),
+    ],
 )
 def test_sizes_are_read_as_the_api_writes_them(quantity: str, size_bytes: int) -> None:
     assert bytes_of(quantity) == size_bytes
@@ -282,4 +294,3 @@ def test_sizes_are_read_as_the_api_writes_them(quantity: str, size_bytes: int) -
 @pytest.mark.parametrize("quantity", ["", "Gi", "-1", "1e999", "1 Gi", "٣", None, 5, "9" * 40])
 def test_what_is_no_size_is_none(quantity: object) -> None:
     assert bytes_of(quantity) is None
-

@@ -19,7 +19,9 @@ ADOPT = "adopt"
 # All that it needs to give away files of any mode; nothing of a tenant runs in its Pod.
 _ADOPTING = ("CHOWN", "DAC_OVERRIDE", "FOWNER")
 _UNITS: Mapping[str, Decimal] = {
-    **{unit: Decimal(1000) ** power for power, unit in enumerate(("n", "u", "m", "", "k", "M", "G", "T", "P", "E"), -3)},
+    **{
+        unit: Decimal(1000) ** power for power, unit in enumerate(("n", "u", "m", "", "k", "M", "G", "T", "P", "E"), -3)
+    },
     **{f"{unit}i": Decimal(1024) ** power for power, unit in enumerate("KMGTPE", 1)},
 }
 _QUANTITY = re.compile(r"([0-9]{1,18}(?:\.[0-9]{0,9})?)(?:[eE]([0-9]{1,2})|([numkMGTPE]|[KMGTPE]i)?)")

@@ -69,8 +69,7 @@ class Site:
     `gateway_cidrs` which addresses outside of Pods. `keys` is the namespace of the instance's key, by default that of
     the gateway. `mode` is what runs a sandbox: a Pod, or a Sandbox of agents.x-k8s.io; "auto" means the latter where
     the cluster serves it. With `snapshot_class` snapshots are VolumeSnapshots. With `namespace_per_tenant` only the
-    threads' Leases are in `namespace`. `tenants` has what is otherwise for some tenants, by their digests: of both
-    classes and the three fields after them.
+    threads' Leases are in `namespace`. `tenants` has what is otherwise for some, by digest: of the five fields before.
     """
 
     instance: str
@@ -377,6 +376,7 @@ def millis_of(cpus: float) -> int:
 def container(
     name: str, image: str, command: Sequence[str], *, user: int, mounts: list[Made], capabilities: Sequence[str] = ()
 ) -> Made:
+    """Return a container that has no more than is named."""
     allowed: Made = {"drop": ["ALL"], **({"add": list(capabilities)} if capabilities else {})}
     return {
         "name": name,

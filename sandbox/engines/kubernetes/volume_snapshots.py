@@ -86,9 +86,7 @@ class VolumeSnapshots:
         parts = self.parts
         await parts.prepared()
         labels = {"kind": copied_volumes.KIND, **({"tenant": tenant} if tenant else {})}
-        found, _ = await parts.requests.list(
-            VOLUME_SNAPSHOTS, parts.site.scope(tenant), parts.site.selector(**labels)
-        )
+        found, _ = await parts.requests.list(VOLUME_SNAPSHOTS, parts.site.scope(tenant), parts.site.selector(**labels))
         return [kept for made in found if parts.site.has(made) and (kept := _kept(made)) is not None]
 
     async def remove_copy(self, kept: KeptCopy) -> None:
@@ -144,4 +142,3 @@ def _kept(made: Made) -> KeptCopy | None:
     if not tenant or not snapshot:
         return None
     return KeptCopy(str(tenant), str(snapshot), str(metadata["name"]), str(metadata["uid"]))
-

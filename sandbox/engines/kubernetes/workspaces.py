@@ -138,9 +138,7 @@ class Workspaces:
                 one.close()
 
     @asynccontextmanager
-    async def carrier(
-        self, gate: Gate, spec: SandboxSpec, claim: str, *, copy: str = ""
-    ) -> AsyncIterator[Channel]:
+    async def carrier(self, gate: Gate, spec: SandboxSpec, claim: str, *, copy: str = "") -> AsyncIterator[Channel]:
         """Have a Pod over a claim, the thread's own or a second one that is made; the Pod is removed at the end.
 
         With `copy` the second one is made of that VolumeSnapshot, and its files are given to the user of the claim.

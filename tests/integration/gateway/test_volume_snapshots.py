@@ -97,7 +97,9 @@ async def test_a_fork_has_the_files_and_a_deletion_leaves_no_volume_snapshot(own
             assert found == [b"one", b"two"]
             (asked, forked) = snapshots_of(own)
             labels = asked["metadata"]["labels"]
-            assert labels["airlock.dev/tenant"] == forked["metadata"]["labels"]["airlock.dev/tenant"] == digest("default")
+            assert (
+                labels["airlock.dev/tenant"] == forked["metadata"]["labels"]["airlock.dev/tenant"] == digest("default")
+            )
             await client.delete_snapshot(kept.id)
             (left,) = snapshots_of(own)
             assert left["metadata"]["name"] in {asked["metadata"]["name"], forked["metadata"]["name"]}
@@ -132,7 +134,9 @@ def _name_of(place: ClusterSite, snapshot: str) -> str:
     return str(found["metadata"]["name"])
 
 
-async def test_a_gateway_that_is_killed_while_a_copy_is_taken_leaves_none_of_it(own: ClusterSite, tmp_path: Path) -> None:
+async def test_a_gateway_that_is_killed_while_a_copy_is_taken_leaves_none_of_it(
+    own: ClusterSite, tmp_path: Path
+) -> None:
     about = {"apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshotClass", "metadata": {"name": "slow"}}
     own.cluster.apply({**about, "driver": "stalled.test", "deletionPolicy": "Delete"})
     home = home_at(own, tmp_path / "home", snapshot_class="slow")

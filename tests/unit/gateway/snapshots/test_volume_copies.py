@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import pytest
@@ -69,9 +69,9 @@ def engine() -> KeepingEngine:
 
 
 @pytest.fixture
-async def snapshots(harness: Harness, engine: KeepingEngine) -> AsyncIterator[Snapshots]:
+async def snapshots(harness: Harness, engine: KeepingEngine) -> Snapshots:
     await harness.threads.thread(ACME.name, "t")
-    yield keeping(harness, engine)
+    return keeping(harness, engine)
 
 
 def keeping(harness: Harness, engine: KeepingEngine | None, store: type[SnapshotStore] = SnapshotStore) -> Snapshots:
