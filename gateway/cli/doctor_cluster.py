@@ -21,7 +21,7 @@ from sandbox.engines.kubernetes.boot import Inspection
 from sandbox.engines.kubernetes.copied_volumes import is_offered
 from sandbox.engines.kubernetes.image_probe import missing_images
 from sandbox.engines.kubernetes.kubernetes_requests import STORAGE_CLASSES, KubernetesRequests
-from sandbox.engines.kubernetes.network_probe import SETTLE_S, Reached, probe
+from sandbox.engines.kubernetes.network_probe import SETTLE_S, Reached, Target, probe
 from sandbox.engines.kubernetes.preflight import Preflight
 from sandbox.engines.kubernetes.trial import Trial, trial
 from sandbox.errors import EngineFull, EngineUnavailable, RuntimeMissing, SandboxError
@@ -31,6 +31,17 @@ from sandbox.sandbox import Sandbox, SandboxSpec
 _BY_HAND = "kubernetes.io/no-provisioner"
 # Certificates of the channel are valid from an hour before they are made.
 _CLOCKS_FAIL_S, _CLOCKS_WARN_S = 1800.0, 30.0
+# What a plugin may leave open although it enforces policies, and how to close it.
+_CLOSED_BY = {
+    Target.KUBELET: (
+        "a NetworkPolicy need not cover a Pod's own node: close that by the plugin (Calico: "
+        "defaultEndpointToHostAction Drop; Cilium: no policy of its own that allows the entity host; Amazon's cannot), "
+        "or drop what comes from Pods of sandboxes in the nodes' packet filter (docs/kubernetes.md)"
+    ),
+    Target.METADATA: "have the cloud refuse it to Pods, as IMDSv2 with a hop limit of 1 does, or drop it on the nodes",
+    Target.DNS: "withdraw the plugin's policy, such as one for the whole cluster, that lets all Pods ask for names",
+    Target.NODE_DNS: "drop what comes to the cache from Pods of sandboxes in the nodes' packet filter",
+}
 
 
 @dataclass
@@ -211,22 +222,25 @@ class ClusterChecks:
 
     def _judge(self, reached: Reached) -> None:
         what = "network policy"
-        if not reached.pod_from_outside:
+        if Target.POD not in reached.outside:
             detail = "unknown: Pods outside of it do not reach each other, either"
             self._add(what, False, detail, "look for another NetworkPolicy in the namespace", warn=True)
             return
-        open_ways = {
-            "a sandbox reaches another Pod": reached.pod_from_inside,
-            f"a sandbox reaches the API{'' if reached.api_from_outside else ' server'}": reached.api_from_inside,
-            "any Pod reaches a sandbox's relay": reached.sandbox_from_outside,
-        }
-        found = [way for way, is_open in open_ways.items() if is_open]
-        if found == ["a sandbox reaches the API"]:
-            fix = "the network plugin exempts addresses of nodes from policies: close them by its policy for hosts"
-        else:
+        enforced = not reached.inside & {Target.POD} and not reached.outside & {Target.SANDBOX}
+        found = [f"a sandbox reaches {target}" for target in Target if target in reached.inside]
+        if not enforced:
+            found += ["any Pod reaches a sandbox's relay"] if Target.SANDBOX in reached.outside else []
             fix = "install a network plugin that enforces NetworkPolicies, such as Calico or Cilium"
-        closed = "enforced both ways" if reached.api_from_outside else "enforced both ways; no Pod reaches the API"
-        self._add(what, not found, f"not enforced: {', '.join(found)}" if found else closed, fix)
+            self._add(what, False, f"not enforced: {', '.join(found)}", fix)
+            return
+        closed = "enforced both ways" if Target.API in reached.outside else "enforced both ways; no Pod reaches the API"
+        fix = "the network plugin exempts addresses of nodes from policies: close them by its policy for hosts"
+        api = Target.API in reached.inside
+        self._add(what, not api, "not enforced: a sandbox reaches the API" if api else closed, fix)
+        nearby = [target for target in _CLOSED_BY if target in reached.inside]
+        detail = f"a sandbox reaches {', '.join(nearby)}" if nearby else "no kubelet, metadata service or DNS answers"
+        fix = "; ".join(_CLOSED_BY[target] for target in nearby)
+        self._add("network of the node", not nearby, detail, fix, warn=nearby == [Target.KUBELET])
 
     async def _try_sandbox(self, under_way: Trial, spec: SandboxSpec, *, volume: bool) -> None:
         what = "sandbox" if spec.runtime == "runc" else f"sandbox {spec.runtime}"

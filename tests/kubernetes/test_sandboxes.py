@@ -211,8 +211,9 @@ async def test_a_sandbox_without_walls_is_refused_and_removed(make_engine: MakeE
             return (await channel.hello(timeout_s=5.0)).posture
 
     engine = make_engine(inspection=OfAnyRelease())
-    with pytest.raises(PostureTooWeak, match="weaker than its spec"):
+    with pytest.raises(PostureTooWeak, match="weaker than its spec") as refused:
         await engine.create(spec())
+    assert "can set extended attributes" in str(refused.value)
     assert place.left() == []
     other = make_engine(inspection=Inspection())
     with pytest.raises(SandboxUnavailable, match="different releases"):

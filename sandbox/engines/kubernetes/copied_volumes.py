@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from decimal import ROUND_CEILING, Decimal
 
 from sandbox.engines.containment import RUNTIME_PYTHON
-from sandbox.engines.kubernetes import manifests
 from sandbox.engines.kubernetes.kubernetes_requests import VOLUME_SNAPSHOTS, Made
 from sandbox.engines.kubernetes.manifests import Site
 from sandbox.protocols import WORKSPACE
@@ -51,14 +50,25 @@ def claim_of(claim: Made, volume_snapshot: str) -> Made:
     return {**claim, "spec": {**claim["spec"], "dataSource": source}}
 
 
-def adopting(site: Site, pod: Made, claim_name: str) -> Made:
-    """Return a Pod that first gives the files of its claim, which are another one's, to the user of the claim."""
-    user, _ = manifests.users_of(site, claim_name)
-    command = [*RUNTIME_PYTHON, "-m", "sandbox.daemon.volume_adopter", WORKSPACE, str(user), str(user)]
-    mounts = [{"name": "workspace", "mountPath": WORKSPACE}]
-    made = manifests.container(ADOPT, site.runtime_image, command, user=0, capabilities=_ADOPTING, mounts=mounts)
-    made["terminationMessagePolicy"] = "FallbackToLogsOnError"
-    return {**pod, "spec": {**pod["spec"], "initContainers": [made, *pod["spec"]["initContainers"]]}}
+def adopting(pod: Made) -> Made:
+    """Return a Pod that first gives the files of its claim, which are another one's, to the user of its daemon's tools.
+
+    That container is the Pod's first one, which also runs a program of the runtime image, with other rights.
+    """
+    spec = pod["spec"]
+    words = spec["containers"][0]["command"]
+    user = words[words.index("--tool-uid") + 1]
+    prepare = spec["initContainers"][0]
+    rights = {**prepare["securityContext"], "capabilities": {"drop": ["ALL"], "add": list(_ADOPTING)}}
+    adopt = {
+        **prepare,
+        "name": ADOPT,
+        "command": [*RUNTIME_PYTHON, "-m", "sandbox.daemon.volume_adopter", WORKSPACE, user, user],
+        "securityContext": rights,
+        "volumeMounts": [{"name": "workspace", "mountPath": WORKSPACE}],
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+    }
+    return {**pod, "spec": {**spec, "initContainers": [adopt, *spec["initContainers"]]}}
 
 
 def bytes_of(quantity: object) -> int | None:

@@ -130,9 +130,8 @@ class Site:
 
     def has(self, made: Made) -> bool:
         """Return whether an object is where this instance makes those of its owner: labels anybody can copy."""
-        metadata = made["metadata"]
-        tenant = (metadata.get("labels") or {}).get(TENANT)
-        return bool(metadata["namespace"] == (self.namespace_of_tenant(tenant) if tenant else self.namespace))
+        where, tenant = made["metadata"]["namespace"], (made["metadata"].get("labels") or {}).get(TENANT)
+        return bool(where == (self.namespace_of_tenant(tenant) if tenant else self.namespace))
 
     def of(self, owner: Owner | None) -> Self:
         """Return what the operator says of an owner's sandboxes, or of those without one."""
@@ -274,7 +273,7 @@ def _prepare(site: Site) -> Made:
     """Return the container that runs first: it makes the closed directory of the channel, and copies the bundle."""
     copies = site.runtime_volume == "copy"
     mounts = [{"name": "channel", "mountPath": "/channel"}]
-    return container(
+    return _container(
         "prepare",
         site.runtime_image,
         [*RUNTIME_PYTHON, "-c", _PREPARE + (_COPY if copies else "")],
@@ -284,7 +283,11 @@ def _prepare(site: Site) -> Made:
 
 
 def _relay(site: Site) -> Made:
-    """Return the container that ends TLS: it shares the channel's directory with the daemon, and nothing else."""
+    """Return the container that ends TLS: of files it shares the channel's directory with the daemon, and no other.
+
+    All containers of a Pod share its network, IPC namespace and /dev/shm, so tool code is there, too. The relay must
+    use none of it but its port: no shared memory or queue, no abstract socket, nothing on loopback (docs/channel.md).
+    """
     options = {
         "--listen": f"$(POD_IP):{RELAY_PORT}",
         "--socket": f"{CHANNEL_DIRECTORY}/daemon.sock",
@@ -295,21 +298,17 @@ def _relay(site: Site) -> Made:
     words = [word for pair in options.items() for word in pair]
     mounts = [_channel_mount(), {"name": "keys", "mountPath": _KEYS, "readOnly": True}]
     command = [*RUNTIME_PYTHON, "-m", "sandbox.tls", *words, "--pooled", "$(POD_NAME)"]
-    body = container("relay", site.runtime_image, command, user=_RELAY_USER, mounts=mounts)
+    body = _container("relay", site.runtime_image, command, user=_RELAY_USER, mounts=mounts)
     fields = {"POD_IP": "status.podIP", "POD_NAME": "metadata.name"}
     known = [{"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}} for name, path in fields.items()]
     ports = [{"name": "channel", "containerPort": RELAY_PORT}]
     return {**body, "restartPolicy": "Always", "env": known, "ports": ports}
 
 
-def users_of(site: Site, claim_name: str) -> tuple[int, int]:
-    """Return the users of tool code and of the daemon: by the claim, for files keep theirs in every Pod over them."""
-    return user_pair(digest("claim", site.instance, claim_name))
-
-
 def _daemon(site: Site, spec: SandboxSpec, claim_name: str) -> Made:
     limits = spec.limits
-    tool_user, daemon_user = users_of(site, claim_name)
+    # By the claim: files keep their user in every later Pod over them.
+    tool_user, daemon_user = user_pair(digest("claim", site.instance, claim_name))
     options = {
         "--socket": f"{CHANNEL_DIRECTORY}/daemon.sock",
         "--workspace": WORKSPACE,
@@ -317,6 +316,8 @@ def _daemon(site: Site, spec: SandboxSpec, claim_name: str) -> Made:
         "--workspace-files": limits.workspace_files,
         "--disk-reserve-bytes": limits.disk_reserve_bytes,
         "--seccomp-filters": int(limits.seccomp_filters),
+        # A kubelet gives a tmpfs no limit of files (sandbox/engines/posture.py).
+        "--extended-attributes": 0,
         # A Pod cannot say these. The kernel counts processes by user, and these users are the claim's alone.
         "--open-files": limits.open_files,
         "--processes": limits.pids,
@@ -326,7 +327,7 @@ def _daemon(site: Site, spec: SandboxSpec, claim_name: str) -> Made:
         "--daemon-uid": daemon_user,
     }
     words = [word for name, value in options.items() for word in (name, str(value))]
-    body = container(
+    body = _container(
         "main",
         spec.image,
         [*RUNTIME_PYTHON, "-m", "sandbox.daemon", *words],
@@ -365,7 +366,7 @@ def bare_pod(site: Site, name: str, labels: Mapping[str, str], containers: Seque
 
 def bare_container(name: str, image: str, command: Sequence[str]) -> Made:
     """Return a container that has nothing and may do nothing."""
-    return container(name, image, command, user=_RELAY_USER, mounts=[])
+    return _container(name, image, command, user=_RELAY_USER, mounts=[])
 
 
 def millis_of(cpus: float) -> int:
@@ -373,10 +374,9 @@ def millis_of(cpus: float) -> int:
     return max(round(cpus * 1000), 1)
 
 
-def container(
+def _container(
     name: str, image: str, command: Sequence[str], *, user: int, mounts: list[Made], capabilities: Sequence[str] = ()
 ) -> Made:
-    """Return a container that has no more than is named."""
     allowed: Made = {"drop": ["ALL"], **({"add": list(capabilities)} if capabilities else {})}
     return {
         "name": name,

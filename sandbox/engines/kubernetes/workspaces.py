@@ -153,7 +153,7 @@ class Workspaces:
         carried = replace(spec, image=site.runtime_image)
         body = manifests.pod(site, carried, owner, name, claim, kind="carrier")
         if copy:
-            body = copied_volumes.adopting(site, body, claim)
+            body = copied_volumes.adopting(body)
         noted = replace(record, sandbox=name, epoch=parts.new_epoch(), pod="")
         try:
             one = await self.boot.started(owner, noted, body, more_s=_FROM_COPY_S if copy else 0.0)
