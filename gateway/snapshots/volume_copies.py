@@ -24,7 +24,7 @@ from sandbox.errors import SandboxError, SandboxUnavailable
 from sandbox.sandbox import SandboxSpec
 
 _VERSION = 1
-# How long the cluster may take to remove what a deleted tenant has, before the erasure is told; that tries again.
+# How long the cluster may take to remove what a deleted tenant has, before the erasure hears of it; that tries again.
 _GONE_S, _POLL_S = 4.0, 0.2
 _BYTES = 64 * 1024
 _Asked = ParamSpec("_Asked")
