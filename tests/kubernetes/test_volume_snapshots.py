@@ -236,7 +236,12 @@ async def test_a_cluster_without_volume_snapshots_is_refused_and_so_is_an_accoun
 
 
 @pytest.mark.parametrize(
-    "verb, resource", [("create", "persistentvolumeclaims"), ("create", "pods"), ("update", "leases")]
+    "verb, resource",
+    [
+        pytest.param("create", "persistentvolumeclaims", marks=pytest.mark.full),
+        ("create", "pods"),
+        pytest.param("update", "leases", marks=pytest.mark.full),
+    ],
 )
 async def test_a_process_that_is_killed_while_it_restores_leaves_the_old_files_and_nothing_else(
     make_engine: MakeEngine, place: ClusterSite, monkeypatch: pytest.MonkeyPatch, verb: str, resource: str

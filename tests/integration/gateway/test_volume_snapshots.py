@@ -108,6 +108,7 @@ async def test_a_fork_has_the_files_and_a_deletion_leaves_no_volume_snapshot(own
             assert stored(home) == []
 
 
+@pytest.mark.full
 async def test_a_copy_counts_in_the_quota_with_the_size_of_its_volume_and_a_refusal_leaves_none(
     own: ClusterSite, tmp_path: Path
 ) -> None:
@@ -164,6 +165,7 @@ def _kubernetes(home: Home) -> dict[str, Any]:
     return dict(yaml.safe_load(home.config.read_text())["sandbox"]["kubernetes"])
 
 
+@pytest.mark.full
 async def test_an_erased_tenant_has_no_copies_and_without_the_class_it_is_not_erased(
     own: ClusterSite, tmp_path: Path
 ) -> None:
