@@ -6,6 +6,7 @@ gateway does not have; what only some accounts may read is left out where it is 
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from gateway.composition.kubernetes import requests_of, site_of
 from gateway.config.config import Config
 from gateway.tenancy.tenants import Tenant
 from sandbox.engines.kubernetes.boot import Inspection
+from sandbox.engines.kubernetes.copied_volumes import is_offered
 from sandbox.engines.kubernetes.image_probe import missing_images
 from sandbox.engines.kubernetes.kubernetes_requests import STORAGE_CLASSES, KubernetesRequests
 from sandbox.engines.kubernetes.network_probe import SETTLE_S, Reached, Target, probe
@@ -61,6 +63,7 @@ class ClusterChecks:
             sandboxes = await self._check_agents(preflight)
             if await self._check_account(preflight, sandboxes=sandboxes):
                 by_hand = await self._check_storage(preflight)
+                await self._check_snapshot_classes(preflight)
                 async with trial(requests, preflight.site) as under_way:
                     usable = await self._check_admission(Preflight(requests, under_way.site))
                     await self._try(under_way, usable, volume=not by_hand)
@@ -141,6 +144,32 @@ class ClusterChecks:
         )
         self._add("storage class", not by_hand, detail, fix, warn=True)
         return by_hand
+
+    async def _check_snapshot_classes(self, preflight: Preflight) -> None:
+        """Check the classes of snapshots that are copies of volumes, and that the volumes' driver takes them."""
+        if not is_offered(preflight.site):
+            return
+        what = "snapshot class"
+        try:
+            found = await preflight.refuse_snapshot_classes()
+        except EngineUnavailable:
+            raise
+        except SandboxError as error:
+            self._add(what, False, "no snapshot can be taken", str(error))
+            return
+        for made in found:
+            self._add(what, True, f"{made['metadata']['name']}, by {made['driver']}")
+        if not found:
+            self._add(what, True, "served; the account may not read the class")
+        named = preflight.site.snapshot_class
+        taken = [made["driver"] for made in found if made["metadata"]["name"] == named]
+        with contextlib.suppress(SandboxError):  # a finding of its own
+            of_volumes = await preflight.requests.get(
+                STORAGE_CLASSES, "", await preflight.storage_class(SandboxSpec("", "", ""))
+            )
+            if taken and of_volumes is not None and of_volumes["provisioner"] not in taken:
+                fix = f"name a VolumeSnapshotClass of driver {of_volumes['provisioner']}, or another storage class"
+                self._add(what, False, f"{named} is of another driver than the volumes", fix)
 
     async def _check_admission(self, preflight: Preflight) -> Sequence[SandboxSpec]:
         """Check whether the namespace admits Pods of each runtime of a policy; return a spec for each that it does."""

@@ -19,7 +19,7 @@ from gateway.errors import Misconfigured
 from gateway.serving.directory_locks import locked_for
 from gateway.storage.database import identity_of
 from gateway.storage.engine_store import ChannelStore
-from sandbox.engines.engine import Engine
+from sandbox.engines.engine import Engine, VolumeCopies
 from sandbox.engines.pooled_sandbox import PoolSource
 from sandbox.transition import OnTransition
 
@@ -40,12 +40,13 @@ class ServedEngine(Engine, Protocol):
 
 @dataclass(frozen=True)
 class OpenedEngine:
-    """An engine. None where it has no pool, pulls images itself, or has no disk that is seen from here."""
+    """An engine. None where it has no pool, pulls images itself, has no disk that is seen from here, or no copies."""
 
     engine: ServedEngine
     pool: PoolSource | None = None
     pulls: ImagePulls | None = None
     free_bytes: Callable[[], Awaitable[int]] | None = None
+    copies: VolumeCopies | None = None
 
 
 async def open_engine(stack: AsyncExitStack, base: Foundation, on_transition: OnTransition) -> OpenedEngine:
@@ -89,7 +90,7 @@ def _kubernetes(base: Foundation, on_transition: OnTransition) -> OpenedEngine:
     )
     # A Pod stays in the namespace in which it was made.
     pooled = settings.pool_limit and not settings.kubernetes.namespace_per_tenant
-    return OpenedEngine(engine, engine.pool if pooled else None)
+    return OpenedEngine(engine, engine.pool if pooled else None, copies=engine.copies)
 
 
 async def _docker(stack: AsyncExitStack, base: Foundation, on_transition: OnTransition) -> OpenedEngine:

@@ -1,6 +1,10 @@
 """The cluster of `engine: kubernetes` as a configuration names it. Needs the extra `kubernetes` of the distribution."""
 
+from collections.abc import Mapping
+from typing import Any
+
 from gateway.config.config import Config
+from gateway.config.kubernetes_settings import TenantKubernetesSettings
 from sandbox.engines.kubernetes.kubernetes_requests import KubernetesRequests
 from sandbox.engines.kubernetes.manifests import Site
 from sandbox.sandbox import digest
@@ -19,13 +23,20 @@ def site_of(config: Config, instance: str) -> Site:
         runtime_image=config.sandbox.runtime_image,
         runtime_volume=own.runtime_volume,
         storage_class=own.storage_class,
+        snapshot_class=own.snapshot_class,
         node_selector=own.node_selector,
         tolerations=own.tolerations,
         topology_spread=own.topology_spread,
         image_pull_secrets=own.image_pull_secrets,
-        tenants={digest(name): one.kubernetes.model_dump(exclude_none=True) for name, one in config.tenants.items()},
+        tenants={digest(name): _of_tenant(one.kubernetes) for name, one in config.tenants.items()},
         mode=own.mode,
     )
+
+
+def _of_tenant(settings: TenantKubernetesSettings) -> Mapping[str, Any]:
+    """Return what is otherwise for a tenant: a storage class of its own may be another driver's."""
+    own = settings.model_dump(exclude_none=True)
+    return {"snapshot_class": None, **own} if "storage_class" in own else own
 
 
 def requests_of(config: Config) -> KubernetesRequests:

@@ -24,6 +24,7 @@ from gateway.sandboxes.creation_in_threads import CreationInThreads
 from gateway.sandboxes.history import HistoryWriter
 from gateway.serving.health import Check
 from gateway.snapshots.places import Place
+from gateway.snapshots.volume_copies import Copies
 from gateway.storage.database import identity_of
 from gateway.storage.quota_store import QuotaStore
 from gateway.storage.transition_store import TransitionStore
@@ -137,6 +138,7 @@ class Sandboxes:
     ping: Check
     snapshots: Place
     prepared: Awaitable[None]
+    copies: Copies
 
 
 async def open_sandboxes(stack: AsyncExitStack, base: Foundation) -> Sandboxes:
@@ -169,7 +171,7 @@ async def open_sandboxes(stack: AsyncExitStack, base: Foundation) -> Sandboxes:
     engine_id = None
     with contextlib.suppress(SandboxError):
         engine_id = await engine.id()
-    return Sandboxes(engine, engine_id, keeper, leases, engine.ping, snapshots, prepared)
+    return Sandboxes(engine, engine_id, keeper, leases, engine.ping, snapshots, prepared, Copies(opened.copies))
 
 
 @contextlib.asynccontextmanager

@@ -156,7 +156,7 @@ def start_work(stack: AsyncExitStack, base: Foundation, sandboxes: Sandboxes, le
     stack.push_async_callback(servers.close)
     waiting = WaitingRuns(unhosted, asked, base.tenants, takes_over=True)
     stores = SnapshotStore(base.database), RestoreStore(base.database), base.store, ThreadStore(base.database)
-    snapshots = Snapshots(sandboxes.snapshots, sandboxes.engine, engines, *stores)
+    snapshots = Snapshots(sandboxes.snapshots, sandboxes.engine, engines, *stores, copies=sandboxes.copies)
     runs = Runs(
         RunParts(
             base.store,

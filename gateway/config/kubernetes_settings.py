@@ -15,6 +15,10 @@ class TenantKubernetesSettings(Section):
     """What is otherwise for the sandboxes of one tenant; unset means as `sandbox.kubernetes` says."""
 
     storage_class: ObjectName | None = Field(default=None, description="class of its workspaces' volumes")
+    snapshot_class: ObjectName | None = Field(
+        default=None,
+        description="VolumeSnapshotClass of its snapshots; with a storage_class of its own, unset means none",
+    )
     node_selector: dict[str, str] | None = Field(
         default=None,
         description="labels of the nodes that take its sandboxes",
@@ -68,6 +72,11 @@ class KubernetesSettings(Section):
     context: str | None = Field(default=None, min_length=1, description="context of the kubeconfig; unset: its own")
     storage_class: ObjectName | None = Field(
         default=None, description="class of the workspaces' volumes; unset means the cluster's default class"
+    )
+    snapshot_class: ObjectName | None = Field(
+        default=None,
+        description="VolumeSnapshotClass: then snapshots are copies of volumes, in the cluster; unset means that the "
+        "gateway stores the files",
     )
     runtime_volume: Literal["copy", "image"] = Field(
         default="copy",

@@ -6,6 +6,7 @@
     places                 where the snapshots of all tenants are: a directory, or an S3 bucket
     snapshot_directory     one tenant's snapshots: their locks, how much they take, and cleaning up after a crash
     snapshot_files         writing and reading one snapshot: its manifest, and the pieces of its files
+    volume_copies          snapshots whose files the engine keeps, as copies of volumes
     blobs                  pieces by their SHA-256, compressed, each stored once per tenant
     locks                  who may change a tenant's snapshots: files, or rows of the database
     objects                bytes by name, as the modules above store them

@@ -2,7 +2,7 @@
 
     <snapshots_dir or bucket>/<instance>/<digest of the tenant>/used         how many bytes the rest takes, between two
                                                                              changes
-                                                                snapshots/   manifests
+                                                                snapshots/   manifests, or names of copies of volumes
                                                                 blobs/       pieces of files
 
 Taking, deleting and sweeping need the exclusive lock, restoring a shared one. A snapshot that the database does not
@@ -13,13 +13,16 @@ snapshots.
 import hashlib
 import heapq
 import json
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager
 
+from gateway.errors import Internal
 from gateway.snapshots.blobs import Blobs, removed
 from gateway.snapshots.locks import FORKING, LOCK, Locks
 from gateway.snapshots.objects import Missing, Objects
-from gateway.snapshots.snapshot_files import PIECES, SNAPSHOTS, SnapshotFiles, digests_of
+from gateway.snapshots.snapshot_files import PIECES, SNAPSHOTS, VOLUME, SnapshotFiles, Written, digests_of
+from gateway.snapshots.volume_copies import read_copy, write_copy
+from sandbox.engines.engine import VolumeCopy
 
 _USED = "used"
 
@@ -35,6 +38,10 @@ class SnapshotDirectory:
     def lock(self) -> str:
         """The exclusive lock, for the transaction that depends on it; "" if it cannot be lost."""
         return self._locks.held
+
+    def still_locked(self) -> None:
+        """Raise Unavailable if the exclusive lock was lost."""
+        self._locks.check(0.0)
 
     def alone(self, timeout_s: float | None = None) -> AbstractAsyncContextManager[None]:
         """Take the exclusive lock on this tenant's snapshots; InProgress while others have it."""
@@ -78,7 +85,8 @@ class SnapshotDirectory:
         for id_ in gone:
             files = self.of(id_)
             pieces.update(digests_of(self._objects, files.pieces))
-            freed_bytes += removed(self._objects, (files.manifest, files.pieces, files.metadata))
+            freed_bytes += self._bytes_of_copy(files.volume)
+            freed_bytes += removed(self._objects, (files.manifest, files.pieces, files.metadata, files.volume))
         for id_ in known if pieces else ():
             pieces.difference_update(digests_of(self._objects, self.of(id_).pieces))
         return freed_bytes + self._blobs.remove(pieces)
@@ -86,6 +94,22 @@ class SnapshotDirectory:
     def of(self, id_: str) -> SnapshotFiles:
         """Return the files of a snapshot. Writing needs the exclusive lock, reading the shared one."""
         return SnapshotFiles(self._objects, id_, self._blobs)
+
+    def write_copy(self, id_: str, copy: VolumeCopy, metadata: Mapping[str, str]) -> Written:
+        """Write which copy of a volume has a snapshot's files. Needs the exclusive lock."""
+        return write_copy(self._objects, self.of(id_), copy, metadata)
+
+    def copy_of(self, id_: str) -> VolumeCopy | None:
+        """Return which copy of a volume has a snapshot's files; None if they are here. Internal if that is damaged."""
+        return read_copy(self._objects, self.of(id_).volume)
+
+    def is_copy(self, id_: str) -> bool:
+        """Return whether a copy of a volume has a snapshot's files."""
+        return self._objects.size(self.of(id_).volume) is not None
+
+    def copies(self) -> Iterator[bool]:
+        """Yield whether each object of a snapshot is the name of a copy."""
+        return (name.endswith(VOLUME) for name, _ in self._objects.names(SNAPSHOTS))
 
     def forget_metadata(self, ids: Collection[str]) -> None:
         """Remove the metadata of threads that are gone."""
@@ -117,8 +141,18 @@ class SnapshotDirectory:
             left_bytes += size_bytes
             if name.endswith(PIECES):
                 kept.append(digests_of(self._objects, name))
+            elif name.endswith(VOLUME):
+                left_bytes += self._bytes_of_copy(name)
         self._objects.remove(gone)
         return left_bytes + self._blobs.sweep(heapq.merge(*kept))
+
+    def _bytes_of_copy(self, name: str) -> int:
+        """Return how many bytes the copy of a volume takes that an object describes; 0 if that is not known."""
+        try:
+            copy = read_copy(self._objects, name)
+        except Internal:
+            return 0
+        return 0 if copy is None else copy.stored_bytes
 
 
 def _of(known: Collection[str]) -> str:

@@ -3,8 +3,9 @@
     <id>.pieces      the digests, in order, each once: what a sweep keeps
     <id>.metadata    the thread's metadata, compressed JSON; removed with the thread
     <id>.manifest    a line of JSON for each entry, compressed; the last line has their number
+    <id>.volume      in place of pieces and manifest: which copy of a volume has the files, which the engine keeps
 
-The manifest gets its name last, when everything it refers to is stored. It never changes after that.
+The manifest, or the name of the copy, is stored last, when everything it refers to is. It never changes after that.
 """
 
 import itertools
@@ -23,7 +24,7 @@ from gateway.snapshots.blobs import BLOB_LIMIT_BYTES, DIGEST_BYTES, Blobs
 from gateway.snapshots.objects import Missing, Objects
 from sandbox.engines.workspace_archive import PERMISSIONS, Contents, WorkspaceEntry
 
-SNAPSHOTS, PIECES = "snapshots/", ".pieces"
+SNAPSHOTS, PIECES, VOLUME = "snapshots/", ".pieces", ".volume"
 _MANIFEST, _METADATA = ".manifest", ".metadata"
 # Far more than a thread may have (gateway/runs/checkpoints.py): bounds what is inflated.
 _METADATA_LIMIT_BYTES = 64 * 1024 * 1024
@@ -46,6 +47,16 @@ class Limits:
     stored_bytes: int
     entries: int = _PIECES_LIMIT
 
+    def check(self, entries: int, size_bytes: int) -> None:
+        """Raise TooLarge for more entries or bytes."""
+        if entries > self.entries:
+            raise self.too_many()
+        if size_bytes > self.size_bytes:
+            raise TooLarge(f"a snapshot has at most {self.size_bytes:,} bytes, as a workspace has; remove some files")
+
+    def too_many(self) -> TooLarge:
+        return TooLarge(f"a snapshot has at most {self.entries:,} files; remove some")
+
 
 @dataclass(frozen=True)
 class Written:
@@ -66,8 +77,8 @@ class SnapshotFiles:
 
     def __init__(self, objects: Objects, id_: str, blobs: Blobs) -> None:
         self._objects, self._blobs = objects, blobs
-        self.manifest, self.pieces, self.metadata = (
-            f"{SNAPSHOTS}{id_}{kind}" for kind in (_MANIFEST, PIECES, _METADATA)
+        self.manifest, self.pieces, self.metadata, self.volume = (
+            f"{SNAPSHOTS}{id_}{kind}" for kind in (_MANIFEST, PIECES, _METADATA, VOLUME)
         )
 
     def write(self, contents: Contents, limits: Limits, metadata: Mapping[str, str] = MappingProxyType({})) -> Written:
@@ -97,7 +108,7 @@ class SnapshotFiles:
         yield rest
         for name, data in (
             (self.pieces, b"".join(sorted(writing.digests))),
-            (self.metadata, zlib.compress(json.dumps(dict(metadata)).encode("ascii"), _LEVEL)),
+            (self.metadata, packed_metadata(metadata)),
         ):
             stored_bytes = self._objects.put(name, [data])
             writing.stored_bytes += stored_bytes
@@ -125,7 +136,7 @@ class SnapshotFiles:
         except Missing:
             return None
         except (zlib.error, ValueError, AttributeError) as error:
-            raise _damaged() from error
+            raise damaged() from error
 
     def check_whole(self) -> None:
         """Raise Internal if anything is gone or damaged; reads everything and compares it with its digests.
@@ -141,7 +152,7 @@ class SnapshotFiles:
         for line in self._entries():
             entry, digests = _entry(line)
             if sum(sizes[digest] for digest in digests) != entry.size_bytes:
-                raise _damaged()
+                raise damaged()
 
     def _distinct(self) -> Iterator[tuple[bytes, int]]:
         seen: set[bytes] = set()
@@ -173,14 +184,19 @@ class SnapshotFiles:
         count, whole = 0, False
         for line in _lines(self._objects.get(self.manifest, _READ_BYTES)):  # all of them: the checksum comes last
             if whole:
-                raise _damaged()
+                raise damaged()
             if "entries" in line:
                 whole = line["entries"] == count
                 continue
             count += 1
             yield line
         if not whole:
-            raise _damaged()
+            raise damaged()
+
+
+def packed_metadata(metadata: Mapping[str, str]) -> bytes:
+    """Return the content of the object with a thread's metadata."""
+    return zlib.compress(json.dumps(dict(metadata)).encode("ascii"), _LEVEL)
 
 
 def _entry(line: dict[str, Any]) -> tuple[WorkspaceEntry, list[bytes]]:
@@ -188,7 +204,7 @@ def _entry(line: dict[str, Any]) -> tuple[WorkspaceEntry, list[bytes]]:
         digests = [bytes.fromhex(digest) for digest in line.pop("pieces")]
         return WorkspaceEntry(**line), digests
     except (KeyError, TypeError, ValueError) as error:
-        raise _damaged() from error
+        raise damaged() from error
 
 
 def _pieces(entry: WorkspaceEntry, digests: Iterable[bytes]) -> Iterator[tuple[bytes, int]]:
@@ -234,14 +250,14 @@ class _Writing:
         """Store an entry unless it is skipped; yield the manifest lines that are complete."""
         limits = self._limits
         # With what is skipped: a daemon that lies may send that without end.
-        if self.entries + self.skipped >= limits.entries or len(self.digests) >= _PIECES_LIMIT:
-            raise TooLarge(f"a snapshot has at most {limits.entries:,} files; remove some")
+        if len(self.digests) >= _PIECES_LIMIT:
+            raise limits.too_many()
+        limits.check(self.entries + self.skipped + 1, 0)
         if entry.kind in ("special", "misnamed"):
             self.skipped += 1
             return
         # Before it is read: a file may claim to have more bytes than any disk.
-        if self.size_bytes + entry.size_bytes > limits.size_bytes:
-            raise TooLarge(f"a snapshot has at most {limits.size_bytes:,} bytes, as a workspace has; remove some files")
+        limits.check(0, self.size_bytes + entry.size_bytes)
         self.stripped += bool(entry.mode & ~PERMISSIONS)
         self.entries += 1
         self.files += entry.kind in ("file", "hardlink")
@@ -308,11 +324,11 @@ def _lines(packed: Iterator[bytes]) -> Iterator[dict[str, Any]]:
             for text in whole:
                 line = json.loads(text)
                 if version is None and (version := line.get("version")) != _VERSION:
-                    raise _damaged()
+                    raise damaged()
                 if "version" not in line:
                     yield line
     except (Missing, zlib.error, ValueError, AttributeError) as error:
-        raise _damaged() from error
+        raise damaged() from error
 
 
 def _inflated(parts: Iterator[bytes]) -> Iterator[bytes]:
@@ -327,5 +343,6 @@ def _inflated(parts: Iterator[bytes]) -> Iterator[bytes]:
         raise ValueError("the manifest ends early")
 
 
-def _damaged() -> Internal:
+def damaged() -> Internal:
+    """Return the error for what is not as it was written."""
     return Internal("the snapshot's files are missing or damaged where the gateway stores them: use another snapshot")

@@ -9,7 +9,7 @@ import contextlib
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 
 import structlog
 
@@ -19,7 +19,8 @@ from gateway.redaction import Redactor
 from gateway.snapshots.locks import LOCK_TIMEOUT_S
 from gateway.snapshots.places import Place
 from gateway.snapshots.snapshot_directory import SnapshotDirectory
-from gateway.snapshots.taking import Taken, Taking, audit_entry, in_thread, no_snapshot
+from gateway.snapshots.taking import Taken, Taking, audit_entry, no_snapshot
+from gateway.snapshots.volume_copies import Copies, in_thread
 from gateway.storage.entities import Thread
 from gateway.storage.run_writes import KeptStep
 from gateway.storage.snapshot_store import RestoreStore, Snapshot, SnapshotStore, WorkspaceRequest
@@ -54,11 +55,12 @@ class Snapshots:
     threads: Store
     listed: ThreadStore
     _: KW_ONLY
+    copies: Copies = field(default_factory=Copies)
     clock: NowUs = now_us
     ids: MakeId = make_id
 
     def __post_init__(self) -> None:
-        self.taking = Taking(self.engine, self.store, clock=self.clock, ids=self.ids)
+        self.taking = Taking(self.engine, self.copies, self.store, clock=self.clock, ids=self.ids)
 
     def of(self, tenant: str) -> SnapshotDirectory:
         return self.place.of(digest(tenant))
@@ -178,13 +180,18 @@ class Snapshots:
         Raises OtherEngine, TooLarge, Internal, WorkspaceIncomplete and other SandboxErrors, including NoSpace if the
         engine's disk is down to its reserve.
         """
-        files, spec = self.of(tenant.name).of(snapshot.id), tenant.sandbox_spec(target.name)
+        directory, spec = self.of(tenant.name), tenant.sandbox_spec(target.name)
         if snapshot.size_bytes > spec.limits.workspace_bytes:
             raise TooLarge(
                 f"the snapshot has {snapshot.size_bytes:,} bytes, and a workspace of this tenant at most "
                 f"{spec.limits.workspace_bytes:,}: have the operator raise sandbox.workspace_mib"
             )
         await self.engines.claim(target)
+        copy = await asyncio.to_thread(directory.copy_of, snapshot.id)
+        if copy is not None:
+            await self.copies.restore(spec, copy)
+            return
+        files = directory.of(snapshot.id)
         await asyncio.to_thread(files.check_whole)
         coming_bytes = snapshot.size_bytes + snapshot.files * _BLOCK_BYTES
         await self.engine.replace_workspace(spec, files.read, size_bytes=coming_bytes)
@@ -204,15 +211,18 @@ class Snapshots:
         """Remove all files of a deleted tenant's snapshots; InProgress while one is taken."""
         directory = self.of(tenant)
         async with directory.alone():
+            await in_thread(self.copies.refuse_unreachable, directory.copies())
+            await self.copies.erase(digest(tenant))
             await in_thread(directory.erase)
 
     async def left_of(self, tenant: str) -> Mapping[str, int]:
-        """Return how many `snapshot_files` a tenant has."""
-        return {"snapshot_files": await asyncio.to_thread(self.of(tenant).count)}
+        """Return how many `snapshot_files` a tenant has, with those that the engine keeps."""
+        files = await asyncio.to_thread(self.of(tenant).count)
+        return {"snapshot_files": files + await self.copies.count(digest(tenant))}
 
     async def sweep(self) -> None:
         """Remove what gateways left when they died while taking a snapshot."""
-        for name in await asyncio.to_thread(self.place.names):
+        for name in {*await asyncio.to_thread(self.place.names), *await self.copies.tenants()}:
             directory = self.place.of(name)
             with contextlib.suppress(InProgress):  # the process that has the lock cleans up itself
                 async with directory.inherited():
@@ -224,6 +234,7 @@ class Snapshots:
                         await in_thread(directory.forget_metadata, gone)
                     else:
                         await in_thread(directory.sweep, ())
+                        await self.copies.sweep(name, (), directory.still_locked)
 
     async def _asked_before(self, tenant: Tenant, request: tuple[str, str]) -> Snapshot | None:
         found = await self.store.of_request(tenant.name, request[0]) if request[0] else None

@@ -4,11 +4,11 @@ A snapshot taken on request is never removed for another. Automatic ones are: th
 reached, and the thread's oldest beyond `sandbox.snapshots_kept`.
 """
 
-import asyncio
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from types import MappingProxyType
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
 import structlog
 from pydantic import JsonValue
@@ -18,16 +18,16 @@ from gateway.credentials.caller import actor
 from gateway.errors import InProgress, NotFound, QuotaExceeded, Unavailable
 from gateway.snapshots.snapshot_directory import SnapshotDirectory
 from gateway.snapshots.snapshot_files import Limits, quota_exceeded
+from gateway.snapshots.volume_copies import Copies, in_thread
 from gateway.storage.audit_store import AuditEntry
 from gateway.storage.database import ConstraintViolated
 from gateway.storage.snapshot_store import ASKED, Snapshot, SnapshotStore
 from gateway.support.clock import MakeId, NowUs
 from gateway.tenancy.tenants import Tenant
 from sandbox.engines.engine import Workspaces
+from sandbox.sandbox import digest
 
 log = structlog.get_logger(__name__)
-_Asked = ParamSpec("_Asked")
-_Value = TypeVar("_Value")
 
 
 @dataclass(frozen=True)
@@ -60,8 +60,8 @@ class _Books:
 class Taking:
     """Takes snapshots of one engine's workspaces."""
 
-    def __init__(self, engine: Workspaces, store: SnapshotStore, *, clock: NowUs, ids: MakeId) -> None:
-        self._engine, self._store, self._clock, self._ids = engine, store, clock, ids
+    def __init__(self, engine: Workspaces, copies: Copies, store: SnapshotStore, *, clock: NowUs, ids: MakeId) -> None:
+        self._engine, self._copies, self._store, self._clock, self._ids = engine, copies, store, clock, ids
 
     async def take(
         self, tenant: Tenant, directory: SnapshotDirectory, what: Taken, request: tuple[str, str] = ("", "")
@@ -92,7 +92,9 @@ class Taking:
         """Sweep even if the caller goes away; what cannot be removed now is removed next time."""
 
         async def work() -> None:
-            await in_thread(directory.sweep, await self._store.ids_of(tenant))
+            ids = await self._store.ids_of(tenant)
+            await in_thread(directory.sweep, ids)
+            await self._copies.sweep(digest(tenant), ids, directory.still_locked)
 
         try:
             await to_the_end(work())
@@ -101,6 +103,7 @@ class Taking:
 
     async def _opened(self, tenant: str, directory: SnapshotDirectory) -> _Books:
         ids = await self._store.ids_of(tenant)
+        await self._copies.sweep(digest(tenant), ids, directory.still_locked)
         return _Books(tenant, directory, ids, await in_thread(directory.begin, ids))
 
     async def _taken(self, tenant: Tenant, what: Taken, request: tuple[str, str], books: _Books) -> Snapshot:
@@ -109,8 +112,12 @@ class Taking:
             raise quota_exceeded(0)
         spec, id_ = tenant.sandbox_spec(what.thread), self._ids("snap")
         limits = Limits(spec.limits.workspace_bytes, left_bytes)
-        write = books.directory.of(id_).write
-        written = await self._engine.save_workspace(spec, lambda contents: write(contents, limits, what.metadata))
+        directory = books.directory
+        write = directory.of(id_).write
+        write_copy = partial(directory.write_copy, id_, metadata=what.metadata)
+        written = await self._copies.take(spec, id_, limits, write_copy)
+        if written is None:
+            written = await self._engine.save_workspace(spec, lambda contents: write(contents, limits, what.metadata))
         if written is None:  # the thread has no files yet
             written = await in_thread(write, iter(()), limits, what.metadata)
         fields: dict[str, Any] = vars(what) | vars(written) | {"created_us": self._clock(), "created_by": actor()}
@@ -118,9 +125,11 @@ class Taking:
         snapshot = Snapshot(id=id_, tenant=tenant.name, **fields)
         # Committed even if the caller goes away, and its files must not be swept before.
         entry = audit_entry("snapshot_created", snapshot, what.thread)
-        replaced = await to_the_end(self._store.add(snapshot, request, entry, books.directory.lock))
+        replaced = await to_the_end(self._store.add(snapshot, request, entry, directory.lock))
         ids = (books.ids | {id_}) - replaced
-        freed_bytes = await in_thread(books.directory.remove, replaced, ids)
+        freed_bytes = await in_thread(directory.remove, replaced, ids)
+        if replaced:
+            await self._copies.sweep(digest(tenant.name), ids, directory.still_locked)
         books = replace(books, ids=ids, used_bytes=books.used_bytes + written.stored_bytes - freed_bytes)
         if snapshot.automatic:
             kept = tenant.policy.document.sandbox.snapshots_kept
@@ -155,11 +164,15 @@ class Taking:
 
     async def _without(self, books: _Books, gone: Collection[Snapshot], because: str = "") -> _Books:
         """Remove snapshots, rows first: a snapshot with a row must be complete."""
+        if not gone:
+            return books
+        await in_thread(self._copies.refuse_unreachable, (books.directory.is_copy(one.id) for one in gone))
         for one in gone:
             entry = audit_entry("snapshot_deleted", one, one.thread, because=because)
             await self._store.remove(books.tenant, one.id, entry)
         ids = books.ids - {one.id for one in gone}
         freed_bytes = await in_thread(books.directory.remove, [one.id for one in gone], ids)
+        await self._copies.sweep(digest(books.tenant), ids, books.directory.still_locked)
         return replace(books, ids=ids, used_bytes=books.used_bytes - freed_bytes)
 
 
@@ -177,8 +190,3 @@ def audit_entry(kind: str, snapshot: Snapshot, thread: str, **more: JsonValue) -
 def no_snapshot(id_: str) -> NotFound:
     """Return the error for an unknown snapshot."""
     return NotFound(f"snapshot {id_[:64]!r} not found: `airlock sandbox snapshots` lists the snapshots")
-
-
-async def in_thread(work: Callable[_Asked, _Value], *args: _Asked.args, **kwargs: _Asked.kwargs) -> _Value:
-    """Return the result of `work` in a thread, which always completes before the caller releases its lock."""
-    return await to_the_end(asyncio.to_thread(work, *args, **kwargs))

@@ -9,6 +9,7 @@ import socket
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, fields
 
 from sandbox.client.channel import Channel
 from sandbox.client.replies import plain_text
@@ -23,12 +24,27 @@ _SILENCE_S = 60.0
 _LEAST_BYTES_PER_S = 64 * 1024
 _PIECE_BYTES = 1024 * 1024
 _SAID_BYTES = 1024
+_DIGITS = 18
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 
-async def opened(channel: Channel, *, fill: bool = False) -> socket.socket:
+@dataclass(frozen=True)
+class WorkspaceCounts:
+    """What a workspace has, as its daemon counts: entries, those of them that are files, and the bytes of files.
+
+    `skipped` is what a snapshot does not have, `stripped` how many entries have bits of their mode that it has not.
+    """
+
+    entries: int
+    files: int
+    size_bytes: int
+    skipped: int
+    stripped: int
+
+
+async def opened(channel: Channel, *, fill: bool = False, settle: bool = False) -> socket.socket:
     """Return a connection for the stream, which blocks; the caller closes it. Raises SandboxError."""
-    request = pb.Request(archive=pb.ArchiveRequest(fill=fill))
+    request = pb.Request(archive=pb.ArchiveRequest(fill=fill, settle=settle))
     connection = await channel.tunnel(request, timeout_s=_ANSWER_S)
     connection.settimeout(_ANSWER_S)
     return connection
@@ -60,18 +76,38 @@ def sent(connection: socket.socket, pieces: Iterable[bytes]) -> None:
             connection.sendall(piece)
     with _broken():
         connection.shutdown(socket.SHUT_WR)
-        said = b""
-        # The daemon has to write what is in its buffers, and to set the modes of all directories.
-        connection.settimeout(10 * _ANSWER_S)
-        while len(said) < _SAID_BYTES and (piece := connection.recv(_SAID_BYTES)):
-            said += piece
-    number, _, text = said.decode("utf-8", "replace").partition(" ")
-    if number == "0":
+    number, text = _answer(connection)
+    if number == 0:
         return
-    message = f"the files could not be written into the workspace: {plain_text(text)[:300] or 'the daemon ended'}"
-    if number.isdecimal() and int(number) in _NO_SPACE:
+    message = f"the files could not be written into the workspace: {text or 'the daemon ended'}"
+    if number in _NO_SPACE:
         raise NoSpace(f"{message}; raise workspace_mib in the policy's sandbox section")
     raise SandboxUnavailable(message)
+
+
+def settled(connection: socket.socket) -> WorkspaceCounts:
+    """Return what a workspace has once the kernel has written all of it to its disk. Raises SandboxError."""
+    number, text = _answer(connection)
+    counts = [int(word) for word in text.split() if word.isascii() and word.isdecimal() and len(word) < _DIGITS]
+    if number != 0 or len(counts) != len(fields(WorkspaceCounts)):
+        raise SandboxUnavailable(f"the workspace could not be written to its disk: {text or 'the daemon ended'}")
+    return WorkspaceCounts(*counts)
+
+
+def _answer(connection: socket.socket) -> tuple[int | None, str]:
+    """Return what the daemon says at the end, which is bounded: a number and a text."""
+    said = b""
+    # The daemon has to write what is in its buffers, and to set the modes of all directories.
+    deadline_s = time.monotonic() + 10 * _ANSWER_S
+    with _broken():
+        while len(said) < _SAID_BYTES:
+            connection.settimeout(max(deadline_s - time.monotonic(), 0.001))
+            piece = connection.recv(_SAID_BYTES)
+            if not piece:
+                break
+            said += piece
+    number, _, text = said.decode("utf-8", "replace").partition(" ")
+    return int(number) if number.isascii() and number.isdecimal() else None, plain_text(text)[:300]
 
 
 @contextmanager

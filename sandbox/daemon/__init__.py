@@ -7,4 +7,5 @@ protobuf and the standard library. ARCHITECTURE.md lists its packages. Besides t
     relay                    bytes between two sockets
     build, lazy_module       the build; defers imports, which keeps the daemon small
     volume_emptier           a program of its own: removes a tree of any depth from a volume
+    volume_adopter           another one: gives the files of a copied volume to the user of their new sandbox
 """

@@ -24,6 +24,7 @@ Each caller takes the protocol that it needs. All methods raise SandboxError sub
     Leasing      the keeper (sandbox_keeper.py): find, stop and remove the one sandbox of each thread
     Listing      lists and live usage
     Workspaces   snapshots: a thread's files as a whole
+    VolumeCopies snapshots that the engine keeps itself, where it can; not a part of Engine
     Removal      erasure of a thread or of a tenant
 
 Pooling, limits and metrics are creators around a creator, for no other operation concerns them; the order is in
@@ -32,8 +33,10 @@ gateway/composition/sandboxes.py. Every engine passes tests/conformance.
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
+from sandbox.client.remote_archive import WorkspaceCounts
 from sandbox.engines.workspace_archive import Contents
 from sandbox.sandbox import LeftSandbox, ListedSandbox, Owner, Sandbox, SandboxSpec
 from sandbox.transition import UNUSED
@@ -179,6 +182,57 @@ class Workspaces(Protocol):
         reserve of the engine's disk; SandboxBusy while calls are under way; and TooManyWaiting. WorkspaceIncomplete
         means that it failed after the old files began to be removed.
         """
+
+
+@dataclass(frozen=True)
+class VolumeCopy:
+    """A copy of a volume with a thread's files, which the engine keeps. `name` and `uid` are the engine's for it.
+
+    `stored_bytes` is the size of a volume made of it, `counts` what it has.
+    """
+
+    name: str
+    uid: str
+    stored_bytes: int
+    counts: WorkspaceCounts
+
+
+@dataclass(frozen=True)
+class KeptCopy:
+    """A copy that the engine has: of a tenant, a digest, for the snapshot of an id."""
+
+    tenant: str
+    snapshot: str
+    name: str
+    uid: str
+
+
+class VolumeCopies(Protocol):
+    """For snapshots that the engine keeps as copies of volumes; not every engine can."""
+
+    def copies_of(self, tenant: str) -> bool:
+        """Return whether a tenant's snapshots are to be copies. A tenant's earlier ones are in any case."""
+
+    async def copy_workspace(
+        self, spec: SandboxSpec, snapshot: str, check: Callable[[WorkspaceCounts], None]
+    ) -> VolumeCopy | None:
+        """Copy a thread's files as they are now, for the snapshot of an id; None where it has none.
+
+        All that was written before is in it, as it was at one moment. `check` may raise before anything is copied. A
+        failure may leave a copy, which kept_copies() has. Raises what save_workspace() raises.
+        """
+
+    async def restore_copy(self, spec: SandboxSpec, copy: VolumeCopy) -> bool:
+        """Replace a thread's files by a copy; its sandbox is removed. False, with nothing changed, if that is gone.
+
+        The files are those that replace_workspace() would write. Raises what that raises.
+        """
+
+    async def kept_copies(self, tenant: str = "") -> Sequence[KeptCopy]:
+        """Return the copies of a tenant, a digest, or of all; those that are being removed, too."""
+
+    async def remove_copy(self, kept: KeptCopy) -> None:
+        """Begin to remove a copy. None is no error."""
 
 
 class Removal(Ending, Protocol):

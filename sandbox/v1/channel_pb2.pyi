@@ -919,7 +919,9 @@ class RetireReply(_message.Message):
     def __init__(self, refused: _Optional[_Union[Refusal, str]] = ...) -> None: ...
 
 class ArchiveRequest(_message.Message):
-    __slots__ = ("fill",)
+    __slots__ = ("fill", "settle")
     FILL_FIELD_NUMBER: _ClassVar[int]
+    SETTLE_FIELD_NUMBER: _ClassVar[int]
     fill: bool
-    def __init__(self, fill: _Optional[bool] = ...) -> None: ...
+    settle: bool
+    def __init__(self, fill: _Optional[bool] = ..., settle: _Optional[bool] = ...) -> None: ...

@@ -27,6 +27,7 @@ from sandbox.engines.kubernetes.kubernetes_requests import (
     LEASES,
     NAMED,
     SANDBOX_VERBS,
+    SNAPSHOT_VERBS,
     VERBS,
     KubernetesRequests,
     Resource,
@@ -53,6 +54,9 @@ def runtime(start: ContainerStart) -> Launch:
     """Run the relay, which serves its own network here, a carrier's daemon or a probe; nothing has to be copied."""
     if "sandbox.daemon" in start.command:
         return images.daemon(start)
+    if "sandbox.daemon.volume_adopter" in start.command:  # every sandbox's user is this process's own
+        own = [str(os.getuid()), str(os.getgid())]
+        return images.python_module(replace(start, command=[*start.command[:-2], *own]))
     if start.spec["name"] in {"listener", "dialer"}:
         return images.python_code(start)
     if "sandbox.tls" not in start.command:
@@ -91,9 +95,17 @@ class ClusterSite:
     """Namespaces of one test in a cluster, and the gateway's account, which may do what the engine says it does."""
 
     def __init__(
-        self, cluster: Cluster, directory: Path, namespace: str = "", *, namespace_per_tenant: bool = False
+        self,
+        cluster: Cluster,
+        directory: Path,
+        namespace: str = "",
+        *,
+        namespace_per_tenant: bool = False,
+        snapshot_class: str | None = None,
     ) -> None:
         self.cluster = cluster
+        self.snapshot_class = snapshot_class
+        self.snapshots = SNAPSHOT_VERBS if snapshot_class else {}
         self.namespace_per_tenant = namespace_per_tenant
         self.sandboxes = SANDBOX_VERBS if cluster.agent_sandbox else {}
         self.mode = "agent-sandbox" if cluster.agent_sandbox else "pods"
@@ -109,9 +121,9 @@ class ClusterSite:
         """Let the gateway's account do something with the namespace of sandboxes, and nothing else."""
         name = f"{self.keys_namespace}-{ACCOUNT}"
         about = {"apiVersion": "rbac.authorization.k8s.io/v1", "metadata": {"name": name, "namespace": self.namespace}}
-        here = {LEASES: VERBS[LEASES]} if self.namespace_per_tenant else verbs
+        here = {LEASES: VERBS[LEASES]} if self.namespace_per_tenant else {**verbs, **self.snapshots}
         if self.namespace_per_tenant:
-            everywhere = [*cluster_rules(), *rules(self.sandboxes)]
+            everywhere = [*cluster_rules(), *rules({**self.sandboxes, **self.snapshots})]
             self.cluster.grant(self.keys_namespace, ACCOUNT, everywhere, everywhere=True)
         self.cluster.apply(
             {**about, "kind": "Role", "rules": rules({**here, **self.sandboxes})},
@@ -133,7 +145,8 @@ class ClusterSite:
 
     def site(self, instance: str = "test", **more: object) -> Site:
         name = f"{self.namespace}-{instance}" if self.namespace_per_tenant else instance
-        options: dict[str, Any] = {"runtime_image": RUNTIME_IMAGE, **self.cluster.site_options, **more}
+        options: dict[str, Any] = {"runtime_image": RUNTIME_IMAGE, "snapshot_class": self.snapshot_class}
+        options |= {**self.cluster.site_options, **more}
         options["namespace_per_tenant"] = self.namespace_per_tenant
         return Site(name, self.namespace, self.keys_namespace, **options)
 
@@ -153,6 +166,7 @@ class ClusterSite:
             "kubeconfig": str(self.kubeconfig),
             "allow_unlimited_pids": not self.cluster.pids_limited,
             "namespace_per_tenant": self.namespace_per_tenant,
+            "snapshot_class": self.snapshot_class,
             **self.cluster.site_options,
             **more,
         }
@@ -202,10 +216,11 @@ class ClusterSite:
         """Return what there is of sandboxes and workspaces, as `KIND NAME`, once what is ending has ended."""
         deadline_s = time.monotonic() + _ENDS_S
         sandboxes = (kinds.SANDBOX,) if self.cluster.agent_sandbox else ()
+        snapshots = (kinds.SNAPSHOT,) if self.snapshot_class else ()
         while True:
             found = [
                 (kind, made)
-                for kind in (*sandboxes, kinds.POD, kinds.CLAIM, kinds.LEASE)
+                for kind in (*sandboxes, *snapshots, kinds.POD, kinds.CLAIM, kinds.LEASE)
                 for namespace in self.namespaces
                 for made in self.cluster.objects(kind, namespace)
             ]

@@ -80,6 +80,15 @@ SETS: dict[str, dict[str, Any]] = {
         "serviceAccount": {"annotations": {"example.com/role": "airlock"}},
     },
     "namespace per tenant": {**LEAST, "sandboxes": {"namespacePerTenant": True}},
+    "copies of volumes": {
+        **LEAST,
+        "config": {**LEAST["config"], "sandbox": {"kubernetes": {"snapshot_class": "csi"}}},
+    },
+    "copies of a tenant's volumes": {
+        **LEAST,
+        "sandboxes": {"namespacePerTenant": True},
+        "config": {"tenants": {"acme": {"policy": "policies/acme.yaml", "kubernetes": {"snapshot_class": "csi"}}}},
+    },
     "http.hosts": {**LEAST, "config": {**LEAST["config"], "http": {"hosts": ["*.example.com"]}}},
 }
 # Kinds that the cluster for tests does not serve, by the client's models.
@@ -323,6 +332,12 @@ def test_roles_grant_what_the_engine_declares_and_nothing_else(rendered: dict[st
     }
     unnamed = _verbs([rule for rule in everywhere if rule not in named])
     assert not any((one.group, one.plural, verb) in unnamed for one in requests.NAMED for verb in ("get", "update"))
+    for named, kind, role in (
+        ("copies of volumes", "Role", f"{RELEASE}-sandboxes"),
+        ("copies of a tenant's volumes", "ClusterRole", f"{NAMESPACE}-{RELEASE}-sandboxes"),
+    ):
+        wanted = {**(requests.VERBS if kind == "Role" else requests.CLUSTER_VERBS), **requests.SANDBOX_VERBS}
+        assert _verbs(rendered[named].one(kind, role)["rules"]) == declared({**wanted, **requests.SNAPSHOT_VERBS})
     records = {requests.LEASES: requests.VERBS[requests.LEASES]}
     assert _verbs(apart.one("Role", f"{RELEASE}-sandboxes")["rules"]) == declared(records)
 

@@ -23,7 +23,7 @@ from gateway.cli.terminal import SlowWork
 from gateway.config.config import Config
 from gateway.tenancy.tenants import load_tenants
 from sandbox.engines.kubernetes.boot import Inspection
-from sandbox.engines.kubernetes.kubernetes_requests import GATEWAY_VERBS, LEASES, PODS, VERBS
+from sandbox.engines.kubernetes.kubernetes_requests import GATEWAY_VERBS, LEASES, PODS, SNAPSHOT_VERBS, VERBS
 from sandbox.engines.kubernetes.network_probe import SETTLE_S
 from sandbox.engines.kubernetes.trial import OWNER
 from tests.conformance.kubernetes_engines import (
@@ -265,6 +265,32 @@ async def test_a_class_that_is_not_there_or_whose_volumes_are_made_by_hand_is_sa
     assert (found.state, "create StorageClass nowhere" in found.fix) == ("warning", True)
     if not place.cluster.real:
         assert (await checked(home, place))["storage class"].detail == "standard, the default, by directories.test"
+
+
+async def test_a_class_of_snapshots_is_looked_at_where_one_is_configured(home: Home, place: ClusterSite) -> None:
+    if place.cluster.real:
+        pytest.skip("it needs a driver that takes snapshots")
+    found = await checked(home, place, snapshot_class="standard")
+    assert "create, delete, get, list on volumesnapshots" in found["permissions"].fix
+    place.snapshots = SNAPSHOT_VERBS
+    place.grant(VERBS)
+    found = await checked(home, place, snapshot_class="standard")
+    assert found["snapshot class"].detail == "served; the account may not read the class"
+    groups = {"storage.k8s.io": "storageclasses", "snapshot.storage.k8s.io": "volumesnapshotclasses"}
+    reads = [{"apiGroups": [group], "resources": [plural], "verbs": ["get"]} for group, plural in groups.items()]
+    place.cluster.grant(place.keys_namespace, ACCOUNT, reads, everywhere=True)
+    assert (await checked(home, place, snapshot_class="standard"))[
+        "snapshot class"
+    ].detail == "standard, by directories.test"
+    about = {"apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshotClass", "deletionPolicy": "Delete"}
+    place.cluster.apply({**about, "metadata": {"name": "other"}, "driver": "other.test"})
+    found = await checked(home, place, snapshot_class="other")
+    assert (found["snapshot class"].state, "of driver directories.test" in found["snapshot class"].fix) == (
+        "failed",
+        True,
+    )
+    found = await checked(home, place, snapshot_class="nowhere")
+    assert "'nowhere' does not exist" in found["snapshot class"].fix
 
 
 async def test_a_full_quota_and_a_level_that_forbids_the_daemon_are_named(home: Home, place: ClusterSite) -> None:

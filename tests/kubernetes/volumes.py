@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 from pathlib import Path
 
 from sandbox.engines.local.local_workspaces import remove_directory
@@ -14,7 +13,7 @@ from tests.kubernetes.quantities import quantity
 from tests.kubernetes.scheduler import NO_PROVISIONER, SELECTED_NODE, only_on
 from tests.kubernetes.store import Made, Store, copied
 
-# A provisioner that does not run.
+# A provisioner, or a driver of snapshots, that does not run.
 STALLED = "stalled.test"
 
 
@@ -32,6 +31,7 @@ class Volumes:
             for snapshot in self._store.all(kinds.SNAPSHOT):
                 if not snapshot.get("status"):
                     await self._take(snapshot)
+            self._forget_snapshots()
             for claim in self._store.all(kinds.CLAIM):
                 if claim["status"]["phase"] == "Pending" and "deletionTimestamp" not in claim["metadata"]:
                     await self._bind(claim)
@@ -88,12 +88,12 @@ class Volumes:
             snapshot = self._store.find(kinds.SNAPSHOT, metadata["namespace"], source["name"])
             if snapshot is None or not snapshot.get("status", {}).get("readyToUse"):
                 return None
-            await asyncio.to_thread(shutil.copytree, self._snapshot_place(snapshot), place, symlinks=True)
+            await _copy(self._snapshot_place(snapshot), place)
         elif source.get("kind") == "PersistentVolumeClaim":
             cloned = self._place_of(metadata["namespace"], source["name"])
             if cloned is None:
                 return None
-            await asyncio.to_thread(shutil.copytree, cloned, place, symlinks=True)
+            await _copy(cloned, place)
         place.mkdir(parents=True, exist_ok=True)
         on_disk = (made_by.get("parameters") or {}).get("disk") == "local" and late
         node = {"metadata": {"name": metadata.get("annotations", {}).get(SELECTED_NODE)}}
@@ -124,18 +124,31 @@ class Volumes:
         spec, namespace = snapshot["spec"], snapshot["metadata"]["namespace"]
         place = self._place_of(namespace, spec["source"].get("persistentVolumeClaimName", ""))
         noted = copied(snapshot)
-        if self._store.find(kinds.SNAPSHOT_CLASS, "", spec.get("volumeSnapshotClassName", "")) is None:
-            wanted = spec.get("volumeSnapshotClassName", "")
+        wanted = spec.get("volumeSnapshotClassName", "")
+        made_by = self._store.find(kinds.SNAPSHOT_CLASS, "", wanted)
+        if made_by is None:
             message = f'Failed to get snapshot class with error volumesnapshotclass "{wanted}" not found'
             noted["status"] = {"readyToUse": False, "error": {"message": message, "time": now()}}
-        elif place is None:
+        elif message := (made_by.get("parameters") or {}).get("refuses", ""):
+            noted["status"] = {"readyToUse": False, "error": {"message": message, "time": now()}}
+        elif place is None or made_by["driver"] == STALLED:
             return
         else:
-            await asyncio.to_thread(shutil.copytree, place, self._snapshot_place(snapshot), symlinks=True)
+            await _copy(place, self._snapshot_place(snapshot))
+            claim = self._store.find(kinds.CLAIM, namespace, spec["source"]["persistentVolumeClaimName"]) or {}
             content = f"snapcontent-{snapshot['metadata']['uid']}"
             noted["status"] = {"boundVolumeSnapshotContentName": content, "creationTime": now(), "readyToUse": True}
+            noted["status"]["restoreSize"] = claim["status"]["capacity"]["storage"]
         if self._store.find(kinds.SNAPSHOT, namespace, snapshot["metadata"]["name"]) == snapshot:
             self._store.put(kinds.SNAPSHOT, noted)
+
+    def _forget_snapshots(self) -> None:
+        """Remove the copies whose snapshots are gone."""
+        there = {snapshot["metadata"]["uid"] for snapshot in self._store.all(kinds.SNAPSHOT)}
+        places = self._directory / "snapshots"
+        for place in places.iterdir() if places.exists() else ():
+            if place.name not in there:
+                remove_directory(place)
 
     def _reclaim(self, volume: Made) -> None:
         """Remove what was made for a claim that is gone; one made by hand, or to be retained, is Released."""
@@ -153,3 +166,11 @@ class Volumes:
             released = copied(volume)
             released["status"] = {"phase": "Released"}
             self._store.put(kinds.VOLUME, released)
+
+
+async def _copy(source: Path, place: Path) -> None:
+    """Copy a volume as it is: whose its files are, their names, pipes among them."""
+    place.parent.mkdir(parents=True, exist_ok=True)
+    copying = await asyncio.create_subprocess_exec("cp", "--archive", "--no-target-directory", source, place)
+    if await copying.wait():
+        raise OSError(f"{source} cannot be copied")

@@ -1,4 +1,4 @@
-"""The workspace as a whole, in a tar stream: read out, or written into an empty one.
+"""The workspace as a whole, in a tar stream: read out, or written into an empty one; or settled, for a volume's copy.
 
 A child of the server does it, with the server's rights, which on files are the tool user's: what it opens and makes is
 what tool code could. It has the channel's connection, which is a tunnel. Nothing is followed through a symbolic link:
@@ -37,7 +37,7 @@ _PIECE_BYTES = 256 * 1024
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-_PERMISSIONS = 0o777
+PERMISSIONS = 0o777
 
 
 async def serve_archive(request: wire.ArchiveRequest, frames: FrameSocket, workspace: str) -> None:
@@ -49,7 +49,8 @@ async def serve_archive(request: wire.ArchiveRequest, frames: FrameSocket, works
     with fault_at(workspace):
         pid = os.fork()
     if pid == 0:
-        _run_child(_fill if request.fill else _read, connection, real(workspace))
+        work = _fill if request.fill else _settle if request.settle else _read
+        _run_child(work, connection, real(workspace))
     ended = asyncio.Event()
     child = os.pidfd_open(pid)
     loop = asyncio.get_running_loop()
@@ -88,7 +89,7 @@ def _read(root: int, output: BufferedRWPair) -> None:
 
     names: dict[tuple[int, int], str] = {}
     _send_entry(output, tarfile.TarInfo(TOP), os.fstat(root))
-    for directory, name, path, state in _walk(root):
+    for directory, name, path, state in walk_tree(root):
         member = tarfile.TarInfo(f"{TOP}/{path}")
         first = names.setdefault((state.st_dev, state.st_ino), path) if state.st_nlink > 1 else path
         if stat.S_ISDIR(state.st_mode) or not stat.S_ISREG(state.st_mode):
@@ -104,7 +105,7 @@ def _read(root: int, output: BufferedRWPair) -> None:
     output.write(bytes(2 * tarfile.BLOCKSIZE))
 
 
-def _walk(root: int) -> Iterator[tuple[int, str, str, os.stat_result]]:
+def walk_tree(root: int) -> Iterator[tuple[int, str, str, os.stat_result]]:
     """Yield what is below a directory, directories before what is in them: parent's descriptor, name, path, state.
 
     Where the tool user took its own rights to a directory away, it has them until the walk leaves the directory.
@@ -125,11 +126,16 @@ def _walk(root: int) -> Iterator[tuple[int, str, str, os.stat_result]]:
             if not above and name == "lost+found" and state.st_uid == 0:
                 continue  # the file system's own
             yield directory, name, path, state
-            if stat.S_ISDIR(state.st_mode) and len(os.fsencode(path)) < _DEEPEST_BYTES:
+            if stat.S_ISDIR(state.st_mode) and not is_deepest(path):
                 inner, mode = _entered(name, directory, state)
                 levels.append((inner, mode, path, _listed(inner)))
         except FileNotFoundError:
             continue  # removed meanwhile
+
+
+def is_deepest(path: str) -> bool:
+    """Return whether what is below a directory is left out."""
+    return len(os.fsencode(path)) >= _DEEPEST_BYTES
 
 
 def _listed(directory: int) -> list[str]:
@@ -183,6 +189,56 @@ def _send_file(output: BufferedRWPair, member: tarfile.TarInfo, file: int) -> No
     output.write(bytes(-state.st_size % tarfile.BLOCKSIZE))
 
 
+def _settle(root: int, given: BufferedRWPair) -> None:
+    """Count what a stream would have, then have the kernel write what it has not; say the counts, or why not."""
+    from sandbox.daemon.supervisor.libc import libc
+
+    try:
+        counts = _counted(root)
+        call = libc()
+        if call is None or call("syncfs", root):
+            raise OSError(errno.EIO, "the file system cannot be written to its disk")
+        said = f"0 {' '.join(map(str, counts))}".encode()
+    except OSError as error:
+        said = _explained(error)
+    given.write(said)
+
+
+def _counted(root: int) -> tuple[int, int, int, int, int]:
+    """Return the counts of WorkspaceCounts in the gateway's remote_archive.py."""
+    state = os.fstat(root)
+    entries, files, size_bytes, skipped, stripped = 1, 0, 0, 0, int(is_stripped(state))
+    linked: set[tuple[int, int]] = set()
+    for _, _, path, state in walk_tree(root):
+        if not is_kept(state):
+            skipped += 1
+            continue
+        entries += 1
+        stripped += is_stripped(state)
+        if stat.S_ISREG(state.st_mode):
+            files += 1
+            size_bytes += state.st_size if (state.st_dev, state.st_ino) not in linked else 0
+            if state.st_nlink > 1:
+                linked.add((state.st_dev, state.st_ino))
+        elif stat.S_ISDIR(state.st_mode):
+            skipped += is_deepest(path)
+    return entries, files, size_bytes, skipped, stripped
+
+
+def is_kept(state: os.stat_result) -> bool:
+    """Return whether a copy has an entry: a directory, a file or a symbolic link."""
+    return stat.S_ISDIR(state.st_mode) or stat.S_ISREG(state.st_mode) or stat.S_ISLNK(state.st_mode)
+
+
+def is_stripped(state: os.stat_result) -> bool:
+    """Return whether an entry has bits of its mode that a copy has not."""
+    return bool(stat.S_IMODE(state.st_mode) & ~PERMISSIONS)
+
+
+def _explained(error: OSError) -> bytes:
+    return f"{error.errno or errno.EIO} {error.strerror or error}".encode("utf-8", "replace")[:512]
+
+
 def _fill(root: int, given: BufferedRWPair) -> None:
     """Write what comes into an empty workspace, and say at the end that all is there, or why not."""
     import tarfile
@@ -199,7 +255,7 @@ def _fill(root: int, given: BufferedRWPair) -> None:
                 os.chmod(name, mode, dir_fd=directory)
         said = b"0 "
     except OSError as error:
-        said = f"{error.errno or errno.EIO} {error.strerror or error}".encode("utf-8", "replace")
+        said = _explained(error)
     except (tarfile.TarError, ValueError) as error:
         said = f"{errno.EINVAL} {error}".encode("utf-8", "replace")
     given.write(said[:512])
@@ -207,7 +263,7 @@ def _fill(root: int, given: BufferedRWPair) -> None:
 
 def _make(root: int, archive: tarfile.TarFile, member: tarfile.TarInfo) -> list[tuple[str, int]]:
     """Make one entry; return the mode that it is to have at the end, if it is a directory."""
-    path, mode = _below(member.name), member.mode & _PERMISSIONS
+    path, mode = _below(member.name), member.mode & PERMISSIONS
     with _parent(root, path) as (directory, name):
         if member.isdir():
             with suppress(FileExistsError):

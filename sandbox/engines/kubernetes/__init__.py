@@ -10,6 +10,7 @@
     reachability                            sandboxes that one gateway does not reach, and another may
     listing                                 what lists show of sandboxes
     workspaces                              a thread's files as a whole
+    volume_snapshots, copied_volumes        snapshots of them as copies of volumes
     attached                                the sandboxes that this process uses, and what it shares with others
     gates, records                          a thread's record and its gate: one Lease
     workloads                               what runs a sandbox: a Pod, or a Sandbox of agents.x-k8s.io

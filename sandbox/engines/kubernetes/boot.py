@@ -67,10 +67,13 @@ class Boot:
     parts: Parts
     inspection: Inspection
 
-    async def started(self, owner: Owner, record: Record, body: Made) -> Attached:
-        """Have a Pod started, claim it and attach to its daemon, which has answered. Raises SandboxError."""
+    async def started(self, owner: Owner, record: Record, body: Made, *, more_s: float = 0.0) -> Attached:
+        """Have a Pod started, claim it and attach to its daemon, which has answered. Raises SandboxError.
+
+        `more_s` is how much longer each part of that may take than usual.
+        """
         parts = self.parts
-        pod = await self.placed(body)
+        pod = await self.placed(body, more_s=more_s)
         identity, relay = parts.identity(owner, record), parts.unclaimed(pod)
         claimed = False
 
@@ -85,12 +88,12 @@ class Boot:
                 claimed = True
             return await parts.attach(owner, record, pod)
 
-        return await self.dialled(pod, attached)
+        return await self.dialled(pod, attached, more_s=more_s)
 
-    async def placed(self, body: Made) -> Pod:
+    async def placed(self, body: Made, *, more_s: float = 0.0) -> Pod:
         """Have a Pod started and return it once it has an address. Raises SandboxError."""
         await self.parts.workloads.start(body)
-        return await self._addressed(body["metadata"]["name"], body)
+        return await self._addressed(body["metadata"]["name"], body, more_s)
 
     async def verified(self, one: Attached, spec: SandboxSpec) -> pb.Posture:
         """Return the posture of a sandbox; raises SandboxError where it is another release's or weaker than asked."""
@@ -98,7 +101,7 @@ class Boot:
         self.inspection.refuse_weak(one.sandbox_id, posture, spec)
         return posture
 
-    async def _addressed(self, name: str, body: Made) -> Pod:
+    async def _addressed(self, name: str, body: Made, more_s: float) -> Pod:
         """Return a Pod that was just started, once it has an address."""
         loop, pods = asyncio.get_running_loop(), self.parts.pods
         began_s = loop.time()
@@ -115,44 +118,45 @@ class Boot:
                     if pod.address:
                         return pod
                     waits_since_s = (waits_since_s or now_s) if pod.waits else None
-                    if waits_since_s is not None and now_s - waits_since_s >= _UNSCHEDULABLE_S:
+                    if waits_since_s is not None and now_s - waits_since_s >= _UNSCHEDULABLE_S + more_s:
                         raise pod.full()
                 elif seen:
                     raise SandboxUnavailable("the sandbox's Pod was deleted while it came up")
                 elif now_s >= look_s:
                     look_s = now_s + _LOOK_S
                     await self.parts.workloads.refuse_stillborn(body, lasting=now_s - began_s >= _UNSCHEDULABLE_S)
-                if now_s - began_s > _ADDRESS_S:
-                    raise await self._not_started(body, seen=seen)
+                if now_s - began_s > _ADDRESS_S + more_s:
+                    raise await self._not_started(body, _ADDRESS_S + more_s, seen=seen)
                 await asyncio.wait({news}, timeout=0.25)
             finally:
                 news.cancel()
 
-    async def _not_started(self, body: Made, *, seen: bool) -> SandboxUnavailable:
+    async def _not_started(self, body: Made, limit_s: float, *, seen: bool) -> SandboxUnavailable:
         """Return why a Pod got no address: a volume that nothing makes is no refusal of its own."""
         name, namespace = body["metadata"]["name"], body["metadata"]["namespace"]
         if not seen and (why := self.parts.workloads.absent(body)):
-            return SandboxUnavailable(f"the sandbox's Pod did not start within {_ADDRESS_S:.0f} s: {why}")
+            return SandboxUnavailable(f"the sandbox's Pod did not start within {limit_s:.0f} s: {why}")
         used = [volume.get("persistentVolumeClaim", {}).get("claimName") for volume in body["spec"]["volumes"]]
         claims, _ = await self.parts.requests.list(CLAIMS, namespace, self.parts.site.selector(kind="workspace"))
         for claim in claims:
             if claim["metadata"]["name"] in used and (claim.get("status") or {}).get("phase") == "Pending":
                 return SandboxUnavailable(
                     f"no volume was made for claim {claim['metadata']['name']} in namespace {namespace!r} within "
-                    f"{_ADDRESS_S:.0f} s: see whether the provisioner of storage class "
+                    f"{limit_s:.0f} s: see whether the provisioner of storage class "
                     f"{claim['spec'].get('storageClassName', '')!r} runs and has room, or set another "
                     "sandbox.kubernetes.storage_class"
                 )
         return SandboxUnavailable(
-            f"the sandbox's Pod did not start within {_ADDRESS_S:.0f} s; `kubectl describe pod {name} "
+            f"the sandbox's Pod did not start within {limit_s:.0f} s; `kubectl describe pod {name} "
             f"--namespace {namespace}` while another one is tried has the reason. A volume that another node has is "
             "released by the cluster minutes after that node was lost"
         )
 
-    async def dialled(self, pod: Pod, dial: Callable[[], Awaitable[_Value]]) -> _Value:
+    async def dialled(self, pod: Pod, dial: Callable[[], Awaitable[_Value]], *, more_s: float = 0.0) -> _Value:
         """Return what `dial` does once it gets through."""
         loop, pause_s = asyncio.get_running_loop(), _FIRST_DIAL_S
-        deadline_s = loop.time() + _ANSWER_S
+        limit_s = _ANSWER_S + more_s
+        deadline_s = loop.time() + limit_s
         while True:
             try:
                 return await dial()
@@ -163,7 +167,7 @@ class Boot:
                 found.refuse_stillborn()
                 if loop.time() > deadline_s:
                     raise SandboxUnavailable(
-                        f"the sandbox daemon did not start within {_ANSWER_S:.0f} s ({error}): the network must let "
+                        f"the sandbox daemon did not start within {limit_s:.0f} s ({error}): the network must let "
                         f"the gateway reach port {RELAY_PORT} of the Pods in namespace "
                         f"{self.parts.site.namespace_of(pod.owner)!r}"
                     ) from error

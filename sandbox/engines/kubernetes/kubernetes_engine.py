@@ -9,8 +9,10 @@ import logging
 import time
 from collections.abc import Callable
 
+from sandbox.engines.engine import VolumeCopies
 from sandbox.engines.kubernetes.allowance import Allowances, unlimited
 from sandbox.engines.kubernetes.boot import Boot, Inspection
+from sandbox.engines.kubernetes.copied_volumes import is_offered
 from sandbox.engines.kubernetes.creation import Creation
 from sandbox.engines.kubernetes.endings import Endings
 from sandbox.engines.kubernetes.kubernetes_pool import KubernetesPool
@@ -20,6 +22,7 @@ from sandbox.engines.kubernetes.manifests import Site
 from sandbox.engines.kubernetes.parts import Parts
 from sandbox.engines.kubernetes.reachability import Objections
 from sandbox.engines.kubernetes.reconciliation import Reconciliation
+from sandbox.engines.kubernetes.volume_snapshots import VolumeSnapshots
 from sandbox.engines.kubernetes.workspaces import Workspaces
 from sandbox.engines.lifetime import Lifetime
 from sandbox.errors import EngineUnavailable, SandboxError
@@ -53,6 +56,7 @@ class KubernetesEngine:
         boot, listing = Boot(parts, inspection or Inspection()), Listing(parts)
         creation, workspaces = Creation(parts, boot), Workspaces(parts, boot)
         self.pool = KubernetesPool(parts, boot)
+        self.copies: VolumeCopies | None = VolumeSnapshots(parts, workspaces) if is_offered(site) else None
         self._endings = endings = Endings(parts, listing)
         self._closed = False
 

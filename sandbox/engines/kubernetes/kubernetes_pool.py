@@ -140,7 +140,8 @@ class KubernetesPool:
     async def claim(self, pooled: KubernetesPooled, spec: SandboxSpec) -> Sandbox | None:
         if self.unclaimed.pop(pooled.id, None) is None:
             raise PooledRefused("this sandbox of the pool was claimed or removed already")
-        if self.parts.site.tenants.get(owner_of(spec)[0]):  # on nodes or in storage of its own
+        own = self.parts.site.tenants.get(owner_of(spec)[0], {})
+        if own.keys() - {"snapshot_class"}:  # on nodes or in storage of its own
             self.unclaimed[pooled.id] = pooled
             return None
         given_up = asyncio.Event()

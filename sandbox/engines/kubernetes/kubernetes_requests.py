@@ -67,6 +67,8 @@ QUOTAS = Resource("", "v1", "resourcequotas")
 LIMIT_RANGES = Resource("", "v1", "limitranges")
 NAMESPACES = Resource("", "v1", "namespaces")
 SANDBOXES = Resource("agents.x-k8s.io", "v1beta1", "sandboxes")
+VOLUME_SNAPSHOTS = Resource("snapshot.storage.k8s.io", "v1", "volumesnapshots")
+SNAPSHOT_CLASSES = Resource("snapshot.storage.k8s.io", "v1", "volumesnapshotclasses")
 
 # Of the warm pool, which there is in one namespace for all tenants.
 _OF_POOL: Mapping[Resource, frozenset[str]] = {PODS: frozenset({"get", "patch"}), CLAIMS: frozenset({"get", "patch"})}
@@ -105,6 +107,9 @@ NAMED: Mapping[Resource, str] = {
 SANDBOX_VERBS: Mapping[Resource, frozenset[str]] = {SANDBOXES: frozenset({"create", "delete", "get", "list", "patch"})}
 """What is asked besides in the mode agent-sandbox, of the namespaces of sandboxes."""
 
+SNAPSHOT_VERBS: Mapping[Resource, frozenset[str]] = {VOLUME_SNAPSHOTS: frozenset({"create", "delete", "get", "list"})}
+"""What is asked besides where snapshots are copies of volumes, of the namespaces of sandboxes."""
+
 GATEWAY_VERBS: Mapping[Resource, frozenset[str]] = {SECRETS: frozenset({"create", "get"})}
 """All that is asked of the gateway's own namespace, for the key of the instance's authority."""
 
@@ -117,10 +122,11 @@ REMOVAL_VERBS: Mapping[Resource, frozenset[str]] = {
 _OF_EVERYBODY: Mapping[Resource, frozenset[str]] = {
     REVIEWS: frozenset({"create"}),
     STORAGE_CLASSES: frozenset({"get"}),
+    SNAPSHOT_CLASSES: frozenset({"get"}),
 }
 # No role has to grant these: everybody may ask what he may do, and a class that cannot be read is merely not known.
 
-_GRANTED = {**CLUSTER_VERBS, **VERBS, **SANDBOX_VERBS, **_OF_EVERYBODY}
+_GRANTED = {**CLUSTER_VERBS, **VERBS, **SANDBOX_VERBS, **SNAPSHOT_VERBS, **_OF_EVERYBODY}
 _ASKED = {resource: verbs | REMOVAL_VERBS.get(resource, frozenset()) for resource, verbs in _GRANTED.items()}
 
 

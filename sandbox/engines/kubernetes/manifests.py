@@ -68,8 +68,8 @@ class Site:
     image volumes. `gateway_namespace` and `gateway_selector` say which Pods may reach a sandbox's relay, and
     `gateway_cidrs` which addresses outside of Pods. `keys` is the namespace of the instance's key, by default that of
     the gateway. `mode` is what runs a sandbox: a Pod, or a Sandbox of agents.x-k8s.io; "auto" means the latter where
-    the cluster serves it. With `namespace_per_tenant` only the threads' Leases are in `namespace`. `tenants` has what
-    is otherwise for some tenants, by their digests: of the four fields before it.
+    the cluster serves it. With `snapshot_class` snapshots are VolumeSnapshots. With `namespace_per_tenant` only the
+    threads' Leases are in `namespace`. `tenants` has what is otherwise for some, by digest: of the five fields before.
     """
 
     instance: str
@@ -83,6 +83,7 @@ class Site:
     namespace_per_tenant: bool = False
     image_pull_secrets: Sequence[str] = ()
     storage_class: str | None = None
+    snapshot_class: str | None = None
     node_selector: Mapping[str, str] = field(default_factory=dict)
     tolerations: Sequence[Mapping[str, Any]] = ()
     topology_spread: Sequence[Mapping[str, Any]] = ()
@@ -129,9 +130,8 @@ class Site:
 
     def has(self, made: Made) -> bool:
         """Return whether an object is where this instance makes those of its owner: labels anybody can copy."""
-        metadata = made["metadata"]
-        tenant = (metadata.get("labels") or {}).get(TENANT)
-        return bool(metadata["namespace"] == (self.namespace_of_tenant(tenant) if tenant else self.namespace))
+        where, tenant = made["metadata"]["namespace"], (made["metadata"].get("labels") or {}).get(TENANT)
+        return bool(where == (self.namespace_of_tenant(tenant) if tenant else self.namespace))
 
     def of(self, owner: Owner | None) -> Self:
         """Return what the operator says of an owner's sandboxes, or of those without one."""

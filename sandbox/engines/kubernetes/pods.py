@@ -101,9 +101,9 @@ def _refusals(statuses: list[Made], waiting: list[tuple[Made, Mapping[str, Any]]
             yield _shown(f"{why.get('message') or why['reason']}") or item["name"]
     for item in statuses:
         ended = (item.get("state") or {}).get("terminated") or {}
-        if item["name"] == "prepare" and ended.get("exitCode"):
+        if item["name"] in ("adopt", "prepare") and ended.get("exitCode"):
             said = ended.get("message") or ended.get("reason") or ""
-            yield _shown(f"its container prepare ended with exit code {ended['exitCode']}: {said}")
+            yield _shown(f"its container {item['name']} ended with exit code {ended['exitCode']}: {said}")
 
 
 def _ended(metadata: Made, status: Made, main: Mapping[str, Any], disrupted: Mapping[str, Any]) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from sandbox.engines.kubernetes import manifests
+from sandbox.engines.kubernetes.copied_volumes import is_offered
 from sandbox.engines.kubernetes.kubernetes_requests import (
     CLAIMS,
     CLUSTER_VERBS,
@@ -16,7 +17,10 @@ from sandbox.engines.kubernetes.kubernetes_requests import (
     REVIEWS,
     SANDBOX_VERBS,
     SANDBOXES,
+    SNAPSHOT_CLASSES,
+    SNAPSHOT_VERBS,
     VERBS,
+    VOLUME_SNAPSHOTS,
     KubernetesRequests,
     Made,
     Resource,
@@ -43,6 +47,7 @@ class Preflight:
                 f"the gateway's account lacks permissions: grant {'; '.join(missing)}. The Role of the Helm chart, "
                 "deploy/helm/airlock, has them all"
             )
+        await self.refuse_snapshot_classes()
         try:
             await self.storage_class(SandboxSpec("", "", ""))
         except EngineFull:
@@ -66,6 +71,42 @@ class Preflight:
             f"the cluster serves {served}, and sandboxes need {SANDBOXES.version} of it: install agent-sandbox 1.0 or "
             "later, or set sandbox.kubernetes.mode: pods"
         )
+
+    async def refuse_snapshot_classes(self) -> Sequence[Made]:
+        """Return the classes of the site's VolumeSnapshots, but for those that the account may not read.
+
+        Raises SandboxUnavailable for what would fail every snapshot, or have it outlive its deletion.
+        """
+        classes = {self.site.snapshot_class, *(one.get("snapshot_class") for one in self.site.tenants.values())}
+        named = sorted(filter(None, classes))
+        if not named:
+            return ()
+        served, _ = await self.requests.about(f"/apis/{VOLUME_SNAPSHOTS.group}")
+        if VOLUME_SNAPSHOTS.version not in [str(one["version"]) for one in (served or {}).get("versions") or ()]:
+            raise SandboxUnavailable(
+                f"the cluster does not serve {VOLUME_SNAPSHOTS.group}/{VOLUME_SNAPSHOTS.version}: install the CSI "
+                "snapshot controller and its CustomResourceDefinitions, or unset sandbox.kubernetes.snapshot_class"
+            )
+        return [found for name in named if (found := await self._snapshot_class(name)) is not None]
+
+    async def _snapshot_class(self, name: str) -> Made | None:
+        try:
+            found = await self.requests.get(SNAPSHOT_CLASSES, "", name)
+        except EngineUnavailable:
+            raise
+        except SandboxError:  # it may not read classes, which are in no namespace
+            return None
+        if found is None:
+            raise SandboxUnavailable(
+                f"VolumeSnapshotClass {name!r} does not exist: create it, or name another one in "
+                "sandbox.kubernetes.snapshot_class"
+            )
+        if found.get("deletionPolicy") != "Delete":
+            raise SandboxUnavailable(
+                f"VolumeSnapshotClass {name!r} keeps what is deleted, also of an erased tenant: set its deletionPolicy "
+                "to Delete, or name another one in sandbox.kubernetes.snapshot_class"
+            )
+        return found
 
     async def missing(self, *, sandboxes: bool) -> Sequence[str]:
         """Return what the account may not do, a text for each resource; `sandboxes` as uses_sandboxes() says."""
@@ -96,6 +137,8 @@ class Preflight:
             asked += [(site.namespace, VERBS)]
         if sandboxes:
             asked += [(site.scope(), SANDBOX_VERBS)]
+        if is_offered(site):
+            asked += [(site.scope(), SNAPSHOT_VERBS)]
         return [
             (resource, verb, where, NAMED.get(resource, "") if not where and verb in ("get", "update") else "")
             for where, verbs in asked

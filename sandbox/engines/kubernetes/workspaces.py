@@ -10,14 +10,15 @@ import asyncio
 import logging
 import secrets
 import socket
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from sandbox.client import remote_archive
 from sandbox.client.channel import Channel
-from sandbox.engines.kubernetes import manifests
+from sandbox.client.remote_archive import WorkspaceCounts
+from sandbox.engines.kubernetes import copied_volumes, manifests
 from sandbox.engines.kubernetes.boot import Boot
 from sandbox.engines.kubernetes.gates import Gate
 from sandbox.engines.kubernetes.kubernetes_requests import CLAIMS
@@ -36,6 +37,8 @@ _AT_ONCE, _OF_ONE_TENANT, _WAITING_LIMIT = 4, 2, 64
 _WAITING = "workspaces of this tenant wait to be saved or replaced"
 # How often a workspace is read anew that changes while it is read, or whose sandbox stops.
 _ATTEMPTS = 3
+# Drivers take longer to make a volume of a copy than an empty one, and the files of it are given away one by one.
+_FROM_COPY_S = 240.0
 
 
 @dataclass(frozen=True)
@@ -50,14 +53,21 @@ class Workspaces:
     _alone: set[Owner] = field(default_factory=set)
 
     async def save_workspace(self, spec: SandboxSpec, take: Callable[[Contents], _Value]) -> _Value | None:
+        return await self.read(spec, lambda channel, _: self._read(channel, spec, take))
+
+    async def read(self, spec: SandboxSpec, work: Callable[[Channel, str], Awaitable[_Value]]) -> _Value | None:
+        """Return what `work` makes of a thread's files, by a daemon over them and by the name of their claim.
+
+        None where it has no files. Work that fails because they change, or a sandbox stops, is done again.
+        """
         owner = owner_of(spec)
         await self.parts.prepared()
         with self._exclusive(owner):
             async with self._turns.turn(owner[0]):
                 for left in reversed(range(_ATTEMPTS)):
                     try:
-                        async with self._reached(owner, spec) as channel:
-                            return None if channel is None else await self._read(channel, spec, take)
+                        async with self._reached(owner, spec) as reached:
+                            return None if reached is None else await work(*reached)
                     except (ArchiveBroken, DaemonLost, OSError) as error:
                         if not left:
                             raise ArchiveBroken(f"{error}; wait until nothing writes in this thread") from error
@@ -65,6 +75,15 @@ class Workspaces:
 
     async def replace_workspace(self, spec: SandboxSpec, give: Callable[[], Contents], *, size_bytes: int = 0) -> None:
         del size_bytes  # the storage class bounds a claim, and no disk here is the operator's own
+
+        async def fill(gate: Gate, fresh: str) -> None:
+            async with self.carrier(gate, spec, fresh) as channel:
+                await self._write(channel, give)
+
+        await self.replace_by(spec, fill)
+
+    async def replace_by(self, spec: SandboxSpec, make: Callable[[Gate, str], Awaitable[None]]) -> None:
+        """Replace a thread's claim by another one, which `make` makes under a name behind the thread's gate."""
         owner, parts = owner_of(spec), self.parts
         await parts.prepared()
         with self._exclusive(owner):
@@ -74,8 +93,7 @@ class Workspaces:
                 await self._refuse_busy(gate)
                 fresh = parts.site.name("workspace", secrets.token_hex(8))
                 try:
-                    async with self._carrier(gate, spec, fresh) as channel:
-                        await self._write(channel, give)
+                    await make(gate, fresh)
                     if gate.record.state == "running" and not await parts.retired(gate, attached=True, busy=False):
                         raise SandboxBusy(_BUSY)
                 except BaseException:
@@ -100,41 +118,48 @@ class Workspaces:
             log.warning("a claim that is not needed any more stays until the next start: %s", error)
 
     @asynccontextmanager
-    async def _reached(self, owner: Owner, spec: SandboxSpec) -> AsyncIterator[Channel | None]:
-        """Have a channel to a daemon over a thread's files; None where it has none."""
+    async def _reached(self, owner: Owner, spec: SandboxSpec) -> AsyncIterator[tuple[Channel, str] | None]:
+        """Have a channel to a daemon over a thread's files, and the name of their claim; None where it has none."""
         parts = self.parts
         async with parts.gates.entered(owner) as gate:
             if gate is None or not gate.record.claim:
                 yield None
                 return
             await parts.clean(gate)
+            claim = gate.record.claim
             if gate.record.state != "running":
-                async with self._carrier(gate, spec, gate.record.claim) as channel:
-                    yield channel
+                async with self.carrier(gate, spec, claim) as channel:
+                    yield channel, claim
                 return
             mine = parts.attached.by_id.get(gate.record.sandbox)
             one = mine or await parts.attach(owner, gate.record)
         # The gate is open: calls go on meanwhile, and the sandbox may be stopped.
         try:
-            yield one.channel
+            yield one.channel, claim
         finally:
             if mine is None:
                 one.close()
 
     @asynccontextmanager
-    async def _carrier(self, gate: Gate, spec: SandboxSpec, claim: str) -> AsyncIterator[Channel]:
-        """Have a Pod over a claim, the thread's own or a second one that is made; the Pod is removed at the end."""
+    async def carrier(self, gate: Gate, spec: SandboxSpec, claim: str, *, copy: str = "") -> AsyncIterator[Channel]:
+        """Have a Pod over a claim, the thread's own or a second one that is made; the Pod is removed at the end.
+
+        With `copy` the second one is made of that VolumeSnapshot, and its files are given to the user of the claim.
+        """
         parts, site, owner = self.parts, self.parts.site, gate.owner
         name, second = f"carrier-{secrets.token_hex(6)}", "" if claim == gate.record.claim else claim
         await parts.namespaces.ready(spec)
         record = await gate.write(replace(gate.record, carrier=name, other_claim=second))
         if second:
-            await parts.namespaces.create(CLAIMS, manifests.claim(site, owner, second, spec))
+            made = manifests.claim(site, owner, second, spec)
+            await parts.namespaces.create(CLAIMS, copied_volumes.claim_of(made, copy) if copy else made)
         carried = replace(spec, image=site.runtime_image)
         body = manifests.pod(site, carried, owner, name, claim, kind="carrier")
+        if copy:
+            body = copied_volumes.adopting(body)
         noted = replace(record, sandbox=name, epoch=parts.new_epoch(), pod="")
         try:
-            one = await self.boot.started(owner, noted, body)
+            one = await self.boot.started(owner, noted, body, more_s=_FROM_COPY_S if copy else 0.0)
             try:
                 await self.boot.inspection.introduced(one.channel)
                 yield one.channel
@@ -163,6 +188,11 @@ class Workspaces:
                 remote_archive.sent(connection, passing(write_tar(give(), root=remote_archive.TOP, owner=0)))
 
             await _in_thread(write, connection)
+
+    async def settled(self, channel: Channel) -> WorkspaceCounts:
+        """Have the kernel write to its disk what a workspace has, and return what that is."""
+        with await remote_archive.opened(channel, settle=True) as connection:
+            return await _in_thread(lambda _: remote_archive.settled(connection), connection)
 
     @contextmanager
     def _exclusive(self, owner: Owner) -> Iterator[None]:

@@ -1,5 +1,5 @@
 {{/*
-What a gateway asks of the Kubernetes API: VERBS, SANDBOX_VERBS, GATEWAY_VERBS, CLUSTER_VERBS and NAMED of
+What a gateway asks of the Kubernetes API: VERBS, SANDBOX_VERBS, SNAPSHOT_VERBS, GATEWAY_VERBS, CLUSTER_VERBS and NAMED of
 sandbox/engines/kubernetes/kubernetes_requests.py, with which a test compares this.
 */}}
 {{- define "airlock.rules.sandboxes" -}}
@@ -23,6 +23,22 @@ sandbox/engines/kubernetes/kubernetes_requests.py, with which a test compares th
 - apiGroups: [agents.x-k8s.io]
   resources: [sandboxes]
   verbs: [create, delete, get, list, patch]
+{{- if include "airlock.copiesVolumes" . }}
+- apiGroups: [snapshot.storage.k8s.io]
+  resources: [volumesnapshots]
+  verbs: [create, delete, get, list]
+{{- end }}
+{{- end }}
+
+{{/* Whether the configuration names a VolumeSnapshotClass, for all tenants or for one. */}}
+{{- define "airlock.copiesVolumes" -}}
+{{- $config := .Values.config | default dict }}
+{{- $sandbox := $config.sandbox | default dict }}
+{{- $found := ($sandbox.kubernetes | default dict).snapshot_class | default "" }}
+{{- range $config.tenants | default dict }}
+{{- $found = ((. | default dict).kubernetes | default dict).snapshot_class | default $found }}
+{{- end }}
+{{- $found }}
 {{- end }}
 
 {{- define "airlock.rules.records" -}}
