@@ -20,9 +20,10 @@ from gateway.tenancy.tenants import Tenant
 from sandbox.engines.kubernetes.boot import Inspection
 from sandbox.engines.kubernetes.copied_volumes import is_offered
 from sandbox.engines.kubernetes.image_probe import missing_images
-from sandbox.engines.kubernetes.kubernetes_requests import STORAGE_CLASSES, KubernetesRequests
+from sandbox.engines.kubernetes.kubernetes_requests import KubernetesRequests
 from sandbox.engines.kubernetes.network_probe import SETTLE_S, Reached, Target, probe
 from sandbox.engines.kubernetes.preflight import Preflight
+from sandbox.engines.kubernetes.resources import STORAGE_CLASSES
 from sandbox.engines.kubernetes.trial import OWNER, Trial, trial
 from sandbox.errors import EngineFull, EngineUnavailable, RuntimeMissing, SandboxError
 from sandbox.file_rules import FILE_RULES_LANDLOCK_VERSION

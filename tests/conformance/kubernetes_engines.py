@@ -21,7 +21,9 @@ from sandbox.client.channel import Channel
 from sandbox.engines.kubernetes.allowance import Allowances, unlimited
 from sandbox.engines.kubernetes.boot import Inspection
 from sandbox.engines.kubernetes.kubernetes_engine import KubernetesEngine
-from sandbox.engines.kubernetes.kubernetes_requests import (
+from sandbox.engines.kubernetes.kubernetes_requests import KubernetesRequests
+from sandbox.engines.kubernetes.manifests import Site
+from sandbox.engines.kubernetes.resources import (
     CLUSTER_VERBS,
     GATEWAY_VERBS,
     LEASES,
@@ -29,10 +31,8 @@ from sandbox.engines.kubernetes.kubernetes_requests import (
     SANDBOX_VERBS,
     SNAPSHOT_VERBS,
     VERBS,
-    KubernetesRequests,
     Resource,
 )
-from sandbox.engines.kubernetes.manifests import Site
 from sandbox.sandbox import SandboxSpec
 from sandbox.transition import OnTransition, ignored
 from sandbox.v1 import channel_pb2 as pb

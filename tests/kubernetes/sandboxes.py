@@ -11,7 +11,7 @@ import pytest
 import pytest_asyncio
 
 from sandbox.engines.kubernetes.kubernetes_engine import KubernetesEngine
-from sandbox.engines.kubernetes.kubernetes_requests import VERBS
+from sandbox.engines.kubernetes.resources import VERBS
 from sandbox.errors import SandboxUnavailable
 from sandbox.sandbox import Sandbox, SandboxSpec
 from tests.conformance.kubernetes_engines import ClusterSite, cluster_of_sandboxes, lose

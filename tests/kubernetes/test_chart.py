@@ -14,6 +14,7 @@ import yaml
 from kubernetes_asyncio import client
 
 from gateway.config.config import Config, SandboxSettings
+from sandbox.engines.kubernetes import resources
 from tests.kubernetes import kinds
 from tests.kubernetes.access import Use, service_account
 from tests.kubernetes.calls import connected, refusal
@@ -310,35 +311,31 @@ def _verbs(rules: list[Manifest]) -> set[tuple[str, str, str]]:
 
 
 def test_roles_grant_what_the_engine_declares_and_nothing_else(rendered: dict[str, Rendered]) -> None:
-    requests = pytest.importorskip(
-        "sandbox.engines.kubernetes.kubernetes_requests", reason="the engine for Kubernetes is not there yet"
-    )
-
     def declared(verbs: Mapping[Any, Any]) -> set[tuple[str, str, str]]:
         return {(resource.group, resource.plural, verb) for resource, asked in verbs.items() for verb in asked}
 
     one = rendered["least"]
     assert _verbs(one.one("Role", f"{RELEASE}-sandboxes")["rules"]) == declared(
-        {**requests.VERBS, **requests.SANDBOX_VERBS}
+        {**resources.VERBS, **resources.SANDBOX_VERBS}
     )
-    assert _verbs(one.one("Role")["rules"]) == declared(requests.GATEWAY_VERBS)
+    assert _verbs(one.one("Role")["rules"]) == declared(resources.GATEWAY_VERBS)
     assert one.all("ClusterRole") == []
     apart = rendered["namespace per tenant"]
     everywhere = apart.one("ClusterRole", f"{NAMESPACE}-{RELEASE}-sandboxes")["rules"]
-    assert _verbs(everywhere) == declared({**requests.CLUSTER_VERBS, **requests.SANDBOX_VERBS})
+    assert _verbs(everywhere) == declared({**resources.CLUSTER_VERBS, **resources.SANDBOX_VERBS})
     named = [rule for rule in everywhere if "resourceNames" in rule]
     assert {(plural, *rule["resourceNames"]) for rule in named for plural in rule["resources"]} == {
-        (resource.plural, name) for resource, name in requests.NAMED.items()
+        (resource.plural, name) for resource, name in resources.NAMED.items()
     }
     unnamed = _verbs([rule for rule in everywhere if rule not in named])
-    assert not any((one.group, one.plural, verb) in unnamed for one in requests.NAMED for verb in ("get", "update"))
+    assert not any((one.group, one.plural, verb) in unnamed for one in resources.NAMED for verb in ("get", "update"))
     for named, kind, role in (
         ("copies of volumes", "Role", f"{RELEASE}-sandboxes"),
         ("copies of a tenant's volumes", "ClusterRole", f"{NAMESPACE}-{RELEASE}-sandboxes"),
     ):
-        wanted = {**(requests.VERBS if kind == "Role" else requests.CLUSTER_VERBS), **requests.SANDBOX_VERBS}
-        assert _verbs(rendered[named].one(kind, role)["rules"]) == declared({**wanted, **requests.SNAPSHOT_VERBS})
-    records = {requests.LEASES: requests.VERBS[requests.LEASES]}
+        wanted = {**(resources.VERBS if kind == "Role" else resources.CLUSTER_VERBS), **resources.SANDBOX_VERBS}
+        assert _verbs(rendered[named].one(kind, role)["rules"]) == declared({**wanted, **resources.SNAPSHOT_VERBS})
+    records = {resources.LEASES: resources.VERBS[resources.LEASES]}
     assert _verbs(apart.one("Role", f"{RELEASE}-sandboxes")["rules"]) == declared(records)
 
 

@@ -23,8 +23,8 @@ from gateway.cli.terminal import SlowWork
 from gateway.config.config import Config
 from gateway.tenancy.tenants import load_tenants
 from sandbox.engines.kubernetes.boot import Inspection
-from sandbox.engines.kubernetes.kubernetes_requests import GATEWAY_VERBS, LEASES, PODS, SNAPSHOT_VERBS, VERBS
 from sandbox.engines.kubernetes.network_probe import SETTLE_S
+from sandbox.engines.kubernetes.resources import GATEWAY_VERBS, LEASES, PODS, SNAPSHOT_VERBS, VERBS
 from sandbox.engines.kubernetes.trial import OWNER
 from tests.conformance.kubernetes_engines import (
     ACCOUNT,

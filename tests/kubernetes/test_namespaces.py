@@ -15,7 +15,7 @@ from cryptography import x509
 from sandbox.engines.kubernetes import allowance, manifests
 from sandbox.engines.kubernetes.allowance import Allowance
 from sandbox.engines.kubernetes.kubernetes_engine import KubernetesEngine
-from sandbox.engines.kubernetes.kubernetes_requests import CLUSTER_VERBS, GATEWAY_VERBS, LEASES, NAMED, VERBS
+from sandbox.engines.kubernetes.resources import CLUSTER_VERBS, GATEWAY_VERBS, LEASES, NAMED, VERBS
 from sandbox.errors import EngineFull, SandboxUnavailable
 from sandbox.sandbox import SandboxLimits, digest
 from tests.conformance.kubernetes_engines import ACCOUNT, ClusterSite

@@ -14,14 +14,9 @@ import pytest
 from sandbox.client.channel_sandbox import ChannelSandbox
 from sandbox.engines.kubernetes import manifests
 from sandbox.engines.kubernetes.kubernetes_engine import KubernetesEngine
-from sandbox.engines.kubernetes.kubernetes_requests import (
-    GATEWAY_VERBS,
-    REMOVAL_VERBS,
-    SANDBOX_VERBS,
-    VERBS,
-    KubernetesRequests,
-)
+from sandbox.engines.kubernetes.kubernetes_requests import KubernetesRequests
 from sandbox.engines.kubernetes.remains import Remains
+from sandbox.engines.kubernetes.resources import GATEWAY_VERBS, REMOVAL_VERBS, SANDBOX_VERBS, VERBS
 from sandbox.engines.pooled_sandbox import PooledRefused, PoolKind
 from sandbox.errors import (
     EngineFull,

@@ -12,7 +12,7 @@ import pytest
 from sandbox.engines.kubernetes.allowance import Allowance
 from sandbox.engines.kubernetes.boot import Inspection
 from sandbox.engines.kubernetes.kubernetes_engine import KubernetesEngine
-from sandbox.engines.kubernetes.kubernetes_requests import GATEWAY_VERBS, NAMED, VERBS
+from sandbox.engines.kubernetes.resources import GATEWAY_VERBS, NAMED, VERBS
 from sandbox.engines.pooled_sandbox import PoolKind
 from sandbox.engines.workspace_archive import WorkspaceEntry
 from sandbox.errors import (

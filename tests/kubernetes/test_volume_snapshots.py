@@ -13,7 +13,7 @@ from sandbox.client.remote_archive import WorkspaceCounts
 from sandbox.engines.engine import VolumeCopies, VolumeCopy
 from sandbox.engines.kubernetes.copied_volumes import bytes_of
 from sandbox.engines.kubernetes.kubernetes_engine import KubernetesEngine
-from sandbox.engines.kubernetes.kubernetes_requests import VERBS
+from sandbox.engines.kubernetes.resources import VERBS
 from sandbox.engines.workspace_archive import Contents, WorkspaceEntry
 from sandbox.errors import EngineUnavailable, SandboxBusy, SandboxError, SandboxUnavailable
 from sandbox.sandbox import SandboxSpec, digest

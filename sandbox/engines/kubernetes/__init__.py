@@ -23,7 +23,8 @@
     manifests                               the objects: all isolation that a Pod has
     answers, refusals                       answers of the API, bounded; what the cluster forbids, and what to do
     remains                                 all that an instance has on a cluster, for `airlock uninstall`
-    kubernetes_requests                     the API: verbs, errors, retries, watches; imports kubernetes_asyncio
+    resources                               the kinds of objects, and the verbs that are asked of each
+    kubernetes_requests                     the API: errors, retries, watches; imports kubernetes_asyncio
 
 The cluster sees digests and sizes; the names of threads are in the records of Leases alone (records.py).
 

@@ -9,8 +9,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import Self, TypeAlias
 
-from sandbox.engines.kubernetes.kubernetes_requests import LIMIT_RANGES, QUOTAS, Made
 from sandbox.engines.kubernetes.manifests import EPHEMERAL, RELAY_BYTES, RELAY_CPUS, Site, millis_of
+from sandbox.engines.kubernetes.resources import LIMIT_RANGES, QUOTAS, Made
 from sandbox.sandbox import SandboxLimits
 
 

@@ -12,11 +12,11 @@ from sandbox.client.channel import Channel
 from sandbox.engines import posture as judged
 from sandbox.engines.handshake import introduced
 from sandbox.engines.kubernetes.attached import Attached
-from sandbox.engines.kubernetes.kubernetes_requests import CLAIMS, Made
 from sandbox.engines.kubernetes.manifests import RELAY_PORT
 from sandbox.engines.kubernetes.parts import Parts
 from sandbox.engines.kubernetes.pods import Pod
 from sandbox.engines.kubernetes.records import Record
+from sandbox.engines.kubernetes.resources import CLAIMS, Made
 from sandbox.engines.posture import MOVING_VERSION, HostKernel, weaknesses
 from sandbox.errors import DaemonLost, PostureTooWeak, SandboxUnavailable
 from sandbox.sandbox import Owner, SandboxSpec

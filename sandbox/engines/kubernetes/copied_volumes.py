@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from decimal import ROUND_CEILING, Decimal
 
 from sandbox.engines.containment import RUNTIME_PYTHON
-from sandbox.engines.kubernetes.kubernetes_requests import VOLUME_SNAPSHOTS, Made
 from sandbox.engines.kubernetes.manifests import Site
+from sandbox.engines.kubernetes.resources import VOLUME_SNAPSHOTS, Made
 from sandbox.protocols import WORKSPACE
 from sandbox.sandbox import Owner, digest
 

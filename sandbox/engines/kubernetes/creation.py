@@ -9,10 +9,10 @@ from sandbox.engines.kubernetes import manifests
 from sandbox.engines.kubernetes.attached import Attached
 from sandbox.engines.kubernetes.boot import Boot
 from sandbox.engines.kubernetes.gates import Gate
-from sandbox.engines.kubernetes.kubernetes_requests import CLAIMS
 from sandbox.engines.kubernetes.parts import Parts, is_over
 from sandbox.engines.kubernetes.reachability import note_reached, refuse_unreached
 from sandbox.engines.kubernetes.records import Record
+from sandbox.engines.kubernetes.resources import CLAIMS
 from sandbox.errors import EngineUnavailable, SandboxError, SandboxUnavailable, reason_of
 from sandbox.sandbox import Sandbox, SandboxSpec, owner_of
 from sandbox.transition import MADE_OTHERWISE, STARTED_AGAIN, TAKEN

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from sandbox.client.remote_processes import RemoteProcesses
 from sandbox.engines.engine import surplus
 from sandbox.engines.kubernetes.gates import Gate
-from sandbox.engines.kubernetes.kubernetes_requests import CLAIMS, LEASES, Made
 from sandbox.engines.kubernetes.listing import Listing
 from sandbox.engines.kubernetes.parts import Parts
 from sandbox.engines.kubernetes.records import Record, owner_in
+from sandbox.engines.kubernetes.resources import CLAIMS, LEASES, Made
 from sandbox.errors import SandboxBusy, SandboxError, SandboxUnavailable, reason_of
 from sandbox.sandbox import ListedSandbox, Owner, digest, owner_by_name
 from sandbox.transition import ASKED, CALLS_LOST, DELETED, EVICTED, MADE_OTHERWISE, OVERDUE, STOPPED_LIMIT, UNUSED

@@ -14,10 +14,11 @@ from typing import Any, TypeVar
 
 from sandbox.engines.background import BackgroundTasks
 from sandbox.engines.kubernetes import manifests
-from sandbox.engines.kubernetes.kubernetes_requests import LEASES, Conflict, KubernetesRequests, Made
+from sandbox.engines.kubernetes.kubernetes_requests import Conflict, KubernetesRequests
 from sandbox.engines.kubernetes.manifests import Site
 from sandbox.engines.kubernetes.mirror import Mirror
 from sandbox.engines.kubernetes.records import Known, Record
+from sandbox.engines.kubernetes.resources import LEASES, Made
 from sandbox.errors import SandboxError, SandboxUnavailable
 from sandbox.sandbox import Owner
 

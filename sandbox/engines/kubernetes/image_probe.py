@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 
 from sandbox.engines.kubernetes import manifests
-from sandbox.engines.kubernetes.kubernetes_requests import Made
+from sandbox.engines.kubernetes.resources import Made
 from sandbox.engines.kubernetes.trial import Trial
 from sandbox.errors import EngineUnavailable, SandboxError
 

@@ -31,10 +31,10 @@ from sandbox.engines.kubernetes import manifests
 from sandbox.engines.kubernetes.attached import Attached
 from sandbox.engines.kubernetes.boot import Boot
 from sandbox.engines.kubernetes.gates import Gate
-from sandbox.engines.kubernetes.kubernetes_requests import CLAIMS
 from sandbox.engines.kubernetes.parts import Parts
 from sandbox.engines.kubernetes.pods import Pod, created_s
 from sandbox.engines.kubernetes.records import Record
+from sandbox.engines.kubernetes.resources import CLAIMS
 from sandbox.engines.pooled_checks import refuse_used, settled
 from sandbox.engines.pooled_sandbox import PooledRefused, PoolKind, pooled_id
 from sandbox.errors import DaemonLost, EngineUnavailable, SandboxError, reason_of

@@ -20,7 +20,7 @@ from sandbox.engines.containment import (
     tmp_limit_bytes,
     user_pair,
 )
-from sandbox.engines.kubernetes.kubernetes_requests import NAMED, NETWORK_POLICIES, SECRETS, Made, Resource
+from sandbox.engines.kubernetes.resources import NAMED, NETWORK_POLICIES, SECRETS, Made, Resource
 from sandbox.protocols import WORKSPACE
 from sandbox.sandbox import Owner, SandboxSpec, digest
 from sandbox.tls.identity import gateway_name

@@ -10,7 +10,8 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
-from sandbox.engines.kubernetes.kubernetes_requests import Expired, KubernetesRequests, Made, Resource
+from sandbox.engines.kubernetes.kubernetes_requests import Expired, KubernetesRequests
+from sandbox.engines.kubernetes.resources import Made, Resource
 from sandbox.errors import SandboxError
 
 log = logging.getLogger(__name__)

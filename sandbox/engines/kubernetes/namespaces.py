@@ -15,19 +15,17 @@ from sandbox.client.channel_authority import ChannelAuthority
 from sandbox.engines.background import BackgroundTasks
 from sandbox.engines.kubernetes import allowance, manifests
 from sandbox.engines.kubernetes.allowance import Allowance, Allowances
-from sandbox.engines.kubernetes.kubernetes_requests import (
+from sandbox.engines.kubernetes.kubernetes_requests import Conflict, KubernetesRequests, NamespaceMissing
+from sandbox.engines.kubernetes.manifests import Site
+from sandbox.engines.kubernetes.resources import (
     LIMIT_RANGES,
     NAMESPACES,
     NETWORK_POLICIES,
     QUOTAS,
     SECRETS,
-    Conflict,
-    KubernetesRequests,
     Made,
-    NamespaceMissing,
     Resource,
 )
-from sandbox.engines.kubernetes.manifests import Site
 from sandbox.engines.kubernetes.setup import Setup, secret_data, unclaimed_name
 from sandbox.errors import EngineFull, SandboxUnavailable
 from sandbox.sandbox import SandboxLimits, SandboxSpec, digest

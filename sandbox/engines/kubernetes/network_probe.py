@@ -14,8 +14,8 @@ from urllib.parse import urlsplit
 
 from sandbox.engines.containment import RUNTIME_PYTHON
 from sandbox.engines.kubernetes import manifests
-from sandbox.engines.kubernetes.kubernetes_requests import NETWORK_POLICIES, Made
 from sandbox.engines.kubernetes.manifests import RELAY_PORT
+from sandbox.engines.kubernetes.resources import NETWORK_POLICIES, Made
 from sandbox.engines.kubernetes.trial import Trial
 from sandbox.errors import SandboxUnavailable
 

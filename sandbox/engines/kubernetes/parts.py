@@ -16,12 +16,13 @@ from sandbox.engines.kubernetes import manifests
 from sandbox.engines.kubernetes.allowance import Allowances, unlimited
 from sandbox.engines.kubernetes.attached import Attached, AttachedSandboxes, SharedUses
 from sandbox.engines.kubernetes.gates import Gate, Gates
-from sandbox.engines.kubernetes.kubernetes_requests import CLAIMS, LEASES, PODS, Conflict, KubernetesRequests
+from sandbox.engines.kubernetes.kubernetes_requests import Conflict, KubernetesRequests
 from sandbox.engines.kubernetes.manifests import RELAY_PORT, Site
 from sandbox.engines.kubernetes.mirror import Mirror
 from sandbox.engines.kubernetes.namespaces import Namespaces
 from sandbox.engines.kubernetes.pods import Pod
 from sandbox.engines.kubernetes.records import Known, Record, owner_in
+from sandbox.engines.kubernetes.resources import CLAIMS, LEASES, PODS
 from sandbox.engines.kubernetes.setup import Setup, unclaimed_name
 from sandbox.engines.kubernetes.unowned import Unowned
 from sandbox.engines.kubernetes.workloads import Held, Workloads, chosen_workloads

@@ -7,8 +7,8 @@ from typing import Any, Self
 
 from sandbox.client.replies import plain_text
 from sandbox.engines.kubernetes import manifests
-from sandbox.engines.kubernetes.kubernetes_requests import Made
 from sandbox.engines.kubernetes.records import owner_in
+from sandbox.engines.kubernetes.resources import Made
 from sandbox.errors import EngineFull, ImageMissing, SandboxUnavailable
 from sandbox.sandbox import Owner
 

@@ -7,7 +7,9 @@ from dataclasses import dataclass, replace
 
 from sandbox.engines.kubernetes import manifests
 from sandbox.engines.kubernetes.copied_volumes import is_offered
-from sandbox.engines.kubernetes.kubernetes_requests import (
+from sandbox.engines.kubernetes.kubernetes_requests import KubernetesRequests
+from sandbox.engines.kubernetes.manifests import Site
+from sandbox.engines.kubernetes.resources import (
     CLAIMS,
     CLUSTER_VERBS,
     GATEWAY_VERBS,
@@ -21,11 +23,9 @@ from sandbox.engines.kubernetes.kubernetes_requests import (
     SNAPSHOT_VERBS,
     VERBS,
     VOLUME_SNAPSHOTS,
-    KubernetesRequests,
     Made,
     Resource,
 )
-from sandbox.engines.kubernetes.manifests import Site
 from sandbox.errors import EngineFull, EngineUnavailable, SandboxError, SandboxUnavailable
 from sandbox.sandbox import Owner, SandboxSpec, digest
 

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, Self, get_args
 
 from sandbox.engines.kubernetes import manifests
-from sandbox.engines.kubernetes.kubernetes_requests import Made
+from sandbox.engines.kubernetes.resources import Made
 from sandbox.sandbox import ListedSandbox, Owner
 from sandbox.transition import State as Shown
 

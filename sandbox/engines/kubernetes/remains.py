@@ -9,7 +9,10 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sandbox.engines.kubernetes.kubernetes_requests import (
+from sandbox.engines.kubernetes.kubernetes_requests import KubernetesRequests
+from sandbox.engines.kubernetes.manifests import INSTANCE, TENANT, Site
+from sandbox.engines.kubernetes.preflight import Preflight
+from sandbox.engines.kubernetes.resources import (
     CLAIMS,
     LEASES,
     LIMIT_RANGES,
@@ -19,12 +22,9 @@ from sandbox.engines.kubernetes.kubernetes_requests import (
     QUOTAS,
     SANDBOXES,
     SECRETS,
-    KubernetesRequests,
     Made,
     Resource,
 )
-from sandbox.engines.kubernetes.manifests import INSTANCE, TENANT, Site
-from sandbox.engines.kubernetes.preflight import Preflight
 from sandbox.errors import SandboxError
 
 # Pods end in seconds; a namespace takes what is in it with it.

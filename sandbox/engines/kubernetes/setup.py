@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 
 from sandbox.client.channel_authority import ChannelAuthority
 from sandbox.engines.kubernetes import manifests
-from sandbox.engines.kubernetes.kubernetes_requests import SECRETS, Conflict, KubernetesRequests, Made
+from sandbox.engines.kubernetes.kubernetes_requests import Conflict, KubernetesRequests
 from sandbox.engines.kubernetes.manifests import Site
 from sandbox.engines.kubernetes.preflight import Preflight
+from sandbox.engines.kubernetes.resources import SECRETS, Made
 from sandbox.errors import SandboxUnavailable
 from sandbox.tls.identity import pooled_name
 

@@ -19,11 +19,12 @@ from sandbox.client.channel_authority import ChannelAuthority
 from sandbox.client.channel_sandbox import ChannelSandbox
 from sandbox.engines.kubernetes import manifests
 from sandbox.engines.kubernetes.boot import Boot, Inspection
-from sandbox.engines.kubernetes.kubernetes_requests import CLAIMS, LEASES, NAMESPACES, PODS, KubernetesRequests, Made
+from sandbox.engines.kubernetes.kubernetes_requests import KubernetesRequests
 from sandbox.engines.kubernetes.manifests import INSTANCE, KIND, Site
 from sandbox.engines.kubernetes.parts import Parts
 from sandbox.engines.kubernetes.pods import Pod
 from sandbox.engines.kubernetes.records import Record
+from sandbox.engines.kubernetes.resources import CLAIMS, LEASES, NAMESPACES, PODS, Made
 from sandbox.engines.lifetime import Lifetime
 from sandbox.errors import SandboxError, SandboxUnavailable
 from sandbox.sandbox import Owner, Sandbox, SandboxSpec, digest

@@ -8,11 +8,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from sandbox.engines.kubernetes import manifests
-from sandbox.engines.kubernetes.kubernetes_requests import CLAIMS, PODS, Conflict, KubernetesRequests, Made, Resource
+from sandbox.engines.kubernetes.kubernetes_requests import Conflict, KubernetesRequests
 from sandbox.engines.kubernetes.manifests import Site
 from sandbox.engines.kubernetes.mirror import Mirror
 from sandbox.engines.kubernetes.pods import Pod
 from sandbox.engines.kubernetes.records import owner_in
+from sandbox.engines.kubernetes.resources import CLAIMS, PODS, Made, Resource
 from sandbox.engines.kubernetes.workloads import Workloads
 from sandbox.errors import SandboxUnavailable
 from sandbox.sandbox import Owner

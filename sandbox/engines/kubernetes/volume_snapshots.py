@@ -18,8 +18,9 @@ from sandbox.client.replies import plain_text
 from sandbox.engines.engine import KeptCopy, VolumeCopy
 from sandbox.engines.kubernetes import copied_volumes, manifests
 from sandbox.engines.kubernetes.gates import Gate
-from sandbox.engines.kubernetes.kubernetes_requests import VOLUME_SNAPSHOTS, Conflict, Made
+from sandbox.engines.kubernetes.kubernetes_requests import Conflict
 from sandbox.engines.kubernetes.parts import Parts
+from sandbox.engines.kubernetes.resources import VOLUME_SNAPSHOTS, Made
 from sandbox.engines.kubernetes.workspaces import Workspaces
 from sandbox.errors import SandboxUnavailable
 from sandbox.sandbox import Owner, SandboxSpec, digest, owner_of

@@ -12,19 +12,13 @@ from typing import ClassVar, Protocol
 
 from sandbox.client.replies import plain_text
 from sandbox.engines.kubernetes import manifests
-from sandbox.engines.kubernetes.kubernetes_requests import (
-    PODS,
-    SANDBOXES,
-    Conflict,
-    KubernetesRequests,
-    Made,
-    Resource,
-)
+from sandbox.engines.kubernetes.kubernetes_requests import Conflict, KubernetesRequests
 from sandbox.engines.kubernetes.manifests import Site
 from sandbox.engines.kubernetes.namespaces import Namespaces
 from sandbox.engines.kubernetes.preflight import Preflight
 from sandbox.engines.kubernetes.records import owner_in
 from sandbox.engines.kubernetes.refusals import forbidden
+from sandbox.engines.kubernetes.resources import PODS, SANDBOXES, Made, Resource
 from sandbox.errors import SandboxUnavailable
 from sandbox.sandbox import Owner
 

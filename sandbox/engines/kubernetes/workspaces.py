@@ -21,8 +21,8 @@ from sandbox.client.remote_archive import WorkspaceCounts
 from sandbox.engines.kubernetes import copied_volumes, manifests
 from sandbox.engines.kubernetes.boot import Boot
 from sandbox.engines.kubernetes.gates import Gate
-from sandbox.engines.kubernetes.kubernetes_requests import CLAIMS
 from sandbox.engines.kubernetes.parts import Parts
+from sandbox.engines.kubernetes.resources import CLAIMS
 from sandbox.engines.workspace_archive import ArchiveBroken, Contents, Passing, bounded, read_tar, streamed, write_tar
 from sandbox.errors import DaemonLost, SandboxBusy, SandboxError
 from sandbox.fair_semaphore import FairSemaphore

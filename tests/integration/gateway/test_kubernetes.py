@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from sandbox.engines.kubernetes.kubernetes_requests import GATEWAY_VERBS, PODS, REMOVAL_VERBS, SECRETS, VERBS
+from sandbox.engines.kubernetes.resources import GATEWAY_VERBS, PODS, REMOVAL_VERBS, SECRETS, VERBS
 from sandbox.sandbox import digest
 from tests.conformance.kubernetes_engines import ACCOUNT, ClusterSite, cluster_of_sandboxes, cluster_rules, rules
 from tests.gateway_process import Home, Served, airlock, make_home, served

@@ -48,7 +48,7 @@ def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
         (GOOD + "sandbox: {on_stop: keep, keep_workspaces: false}\n", "keep_workspaces: true"),
         (GOOD + "sandbox: {engine: kubernetes, keep_workspaces: false}\n", "other gateways may serve the workspaces"),
         (GOOD + "sandbox: {kubernetes: {namespace: Not A Name}}\n", "sandbox.kubernetes.namespace"),
-        (GOOD + "sandbox: {kubernetes: {name_space: a}}\n", "known fields: namespace, namespace_per_tenant"),
+        (GOOD + "sandbox: {kubernetes: {name_space: a}}\n", "known fields: mode, namespace, namespace_per_tenant"),
         (
             GOOD + "sandbox: {kubernetes: {namespace_per_tenant: true, image_pull_secrets: [registry]}}\n",
             "image_pull_secrets: no Secrets are copied",

@@ -56,7 +56,7 @@ def test_any_tool_that_does_not_page_can_have_sizes_of_its_own_and_they_survive_
         ("rules: []", 1, "version", "missing"),
         ("version: 2\nrules: []", 1, "version", "allowed: 1"),
         ("version: 1\nrules: []\nfoo: 1", 3, "foo", "unknown field; allowed here: version, description, sandbox"),
-        ("version: 1\nrules: []\nsandbox:\n  runtime: kata", 4, "sandbox.runtime", "'runc', 'runsc'"),
+        ("version: 1\nrules: []\nsandbox:\n  runtime: crun", 4, "sandbox.runtime", "'runc', 'runsc'"),
         ("version: 1\nrules: []\nsandbox:\n  memory_mib: '5'", 4, "sandbox.memory_mib", "integer"),
         ("version: 1\nrules: []\nsandbox:\n  pids: yes", 4, "sandbox.pids", "integer"),
         ("version: 1\nrules: []\nsandbox:\n  cpus: .nan", 4, "sandbox.cpus", "finite"),

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from sandbox.engines.kubernetes.kubernetes_requests import SECRETS, KubernetesRequests
+from sandbox.engines.kubernetes.kubernetes_requests import KubernetesRequests
+from sandbox.engines.kubernetes.resources import SECRETS
 from sandbox.errors import EngineUnavailable
 
 

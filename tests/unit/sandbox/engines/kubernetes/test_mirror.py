@@ -6,8 +6,9 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Any, cast
 
-from sandbox.engines.kubernetes.kubernetes_requests import LEASES, Expired, KubernetesRequests, Made
+from sandbox.engines.kubernetes.kubernetes_requests import Expired, KubernetesRequests
 from sandbox.engines.kubernetes.mirror import Mirror
+from sandbox.engines.kubernetes.resources import LEASES, Made
 from sandbox.errors import EngineUnavailable
 
 
