@@ -13,6 +13,7 @@ from sandbox.client.remote_archive import WorkspaceCounts
 from sandbox.engines.engine import VolumeCopies, VolumeCopy
 from sandbox.engines.kubernetes.copied_volumes import bytes_of
 from sandbox.engines.kubernetes.kubernetes_engine import KubernetesEngine
+from sandbox.engines.kubernetes.remains import Remains
 from sandbox.engines.kubernetes.resources import VERBS
 from sandbox.engines.workspace_archive import Contents, WorkspaceEntry
 from sandbox.errors import EngineUnavailable, SandboxBusy, SandboxError, SandboxUnavailable
@@ -131,6 +132,8 @@ async def test_a_thread_without_a_sandbox_is_copied_and_restored_and_no_carrier_
     assert await copies.restore_copy(named("t1"), copy)
     assert await engine.save_workspace(named("t1"), lambda found: whole(found)["a"][1]) == b"1"
     await until(lambda: sorted(line.split()[0] for line in place.left()) == ["Lease", "VolumeSnapshot", "workspace"])
+    remaining = await Remains(engine._parts.requests, engine._parts.site).found()
+    assert [one.resource.plural for one in remaining][:2] == ["persistentvolumeclaims", "volumesnapshots"]
     assert await engine.remove_workspace("tenant-a", "t1")
     assert await copies.restore_copy(named("t2"), copy), "it outlives its thread"
     assert await engine.save_workspace(named("t2"), lambda found: whole(found)["a"][1]) == b"1"

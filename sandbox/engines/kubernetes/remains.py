@@ -9,6 +9,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from sandbox.engines.kubernetes.copied_volumes import is_offered
 from sandbox.engines.kubernetes.kubernetes_requests import KubernetesRequests
 from sandbox.engines.kubernetes.manifests import INSTANCE, TENANT, Site
 from sandbox.engines.kubernetes.preflight import Preflight
@@ -22,6 +23,7 @@ from sandbox.engines.kubernetes.resources import (
     QUOTAS,
     SANDBOXES,
     SECRETS,
+    VOLUME_SNAPSHOTS,
     Made,
     Resource,
 )
@@ -54,9 +56,10 @@ class Remains:
     async def found(self) -> Sequence[Remaining]:
         """Return what there is, in the order in which it is to be removed; raises SandboxError."""
         site, per_tenant = self.site, self.site.namespace_per_tenant
-        sandboxes = await Preflight(self.requests, site).uses_sandboxes()
+        sandboxes = (SANDBOXES,) if await Preflight(self.requests, site).uses_sandboxes() else ()
+        copies = (VOLUME_SNAPSHOTS,) if is_offered(site) else ()
         found = []
-        for resource in (*((SANDBOXES,) if sandboxes else ()), PODS, CLAIMS):
+        for resource in (*sandboxes, PODS, CLAIMS, *copies):
             found += [one for one in await self._listed(resource, site.scope()) if site.has(one[1])]
         found += await self._listed(LEASES, site.namespace)
         if per_tenant:
