@@ -77,6 +77,8 @@ class Starts:
 # A small process of its own: each start forks it twice, within a limit, and a process of tests is large.
 _INIT = f"""
 import ctypes, os, signal, socket, sys
+from sandbox.daemon.supervisor.init import Init
+from sandbox.daemon.supervisor.launch import ToolIdentity
 
 ctypes.CDLL(None).prctl({_PR_SET_NO_NEW_PRIVS}, 1, 0, 0, 0)
 ctypes.CDLL(None).prctl({_PR_SET_CHILD_SUBREAPER}, 1, 0, 0, 0)  # as pid 1, whose children orphans become
