@@ -43,6 +43,7 @@ _REPEATED = {
     "docker-around",
     "docker-remote",
     "memory-around",
+    "kubernetes-agent-sandbox",
     "kubernetes-around",
     "kubernetes-tenants",
 }

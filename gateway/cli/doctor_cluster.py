@@ -19,18 +19,27 @@ from gateway.tenancy.tenants import Tenant
 from sandbox.engines.kubernetes.boot import Inspection
 from sandbox.engines.kubernetes.image_probe import missing_images
 from sandbox.engines.kubernetes.kubernetes_requests import STORAGE_CLASSES, KubernetesRequests
-from sandbox.engines.kubernetes.network_probe import SETTLE_S, Reached, probe
+from sandbox.engines.kubernetes.network_probe import SETTLE_S, Reached, Target, probe
 from sandbox.engines.kubernetes.preflight import Preflight
 from sandbox.engines.kubernetes.trial import Trial, trial
 from sandbox.errors import EngineFull, EngineUnavailable, RuntimeMissing, SandboxError
 from sandbox.file_rules import FILE_RULES_LANDLOCK_VERSION
 from sandbox.sandbox import Sandbox, SandboxSpec
 
-_AGENTS = "agents.x-k8s.io"
-_AGENTS_VERSION = "v1beta1"
 _BY_HAND = "kubernetes.io/no-provisioner"
 # Certificates of the channel are valid from an hour before they are made.
 _CLOCKS_FAIL_S, _CLOCKS_WARN_S = 1800.0, 30.0
+# What a plugin may leave open although it enforces policies, and how to close it.
+_CLOSED_BY = {
+    Target.KUBELET: (
+        "a NetworkPolicy need not cover a Pod's own node: close that by the plugin (Calico: "
+        "defaultEndpointToHostAction Drop; Cilium: no policy of its own that allows the entity host; Amazon's cannot), "
+        "or drop what comes from Pods of sandboxes in the nodes' packet filter (docs/kubernetes.md)"
+    ),
+    Target.METADATA: "have the cloud refuse it to Pods, as IMDSv2 with a hop limit of 1 does, or drop it on the nodes",
+    Target.DNS: "withdraw the plugin's policy, such as one for the whole cluster, that lets all Pods ask for names",
+    Target.NODE_DNS: "drop what comes to the cache from Pods of sandboxes in the nodes' packet filter",
+}
 
 
 @dataclass
@@ -49,8 +58,8 @@ class ClusterChecks:
         try:
             self.slow.at("the Kubernetes cluster")
             await self._check_api(requests)
-            if await self._check_account(preflight):
-                await self._check_agents(preflight)
+            sandboxes = await self._check_agents(preflight)
+            if await self._check_account(preflight, sandboxes=sandboxes):
                 by_hand = await self._check_storage(preflight)
                 if preflight.site.namespace_per_tenant:
                     fix = "for a look at images, network and a sandbox, set namespace_per_tenant: false in a copy of it"
@@ -83,11 +92,11 @@ class ClusterChecks:
         detail = f"{apart_s:.0f} s apart from the cluster's"
         self._add("clock", apart_s <= _CLOCKS_WARN_S, detail, fix, warn=apart_s <= _CLOCKS_FAIL_S)
 
-    async def _check_account(self, preflight: Preflight) -> bool:
+    async def _check_account(self, preflight: Preflight, *, sandboxes: bool) -> bool:
         """Check namespace and permissions; return whether anything else can be checked."""
-        missing = await preflight.missing()
+        missing = await preflight.missing(sandboxes=sandboxes)
         fix = f"grant the gateway's account {'; '.join(missing)}: the Role of deploy/helm/airlock has all"
-        count = preflight.count
+        count = len(preflight.asked(sandboxes=sandboxes))
         self._add("permissions", not missing, f"{len(missing) or count} {'missing' if missing else 'granted'}", fix)
         refused = await preflight.namespace()
         where = preflight.site.namespace
@@ -96,16 +105,17 @@ class ClusterChecks:
         )
         return not missing and refused is None
 
-    async def _check_agents(self, preflight: Preflight) -> None:
-        served = await preflight.served(_AGENTS)
-        if not served:
-            self._add("agent-sandbox", True, "not installed: sandboxes are plain Pods")
-            return
-        detail = f"{_AGENTS} {', '.join(served)}"
-        fix = (
-            f"install agent-sandbox 1.0.0 or newer, which serves {_AGENTS_VERSION}; until then sandboxes are plain Pods"
-        )
-        self._add("agent-sandbox", _AGENTS_VERSION in served, detail, fix, warn=True)
+    async def _check_agents(self, preflight: Preflight) -> bool:
+        """Check that the cluster serves what a sandbox is to be; return whether that is a Sandbox object."""
+        try:
+            sandboxes = await preflight.uses_sandboxes()
+        except EngineUnavailable:
+            raise
+        except SandboxError as error:
+            self._add("agent-sandbox", False, f"not served as mode {preflight.site.mode} needs it", str(error))
+            return False
+        self._add("agent-sandbox", True, f"sandboxes are {'Sandbox objects' if sandboxes else 'plain Pods'}")
+        return sandboxes
 
     async def _check_storage(self, preflight: Preflight) -> bool:
         """Check the class of the workspaces' volumes; return whether they are made by hand."""
@@ -183,22 +193,25 @@ class ClusterChecks:
 
     def _judge(self, reached: Reached) -> None:
         what = "network policy"
-        if not reached.pod_from_outside:
+        if Target.POD not in reached.outside:
             detail = "unknown: Pods outside of it do not reach each other, either"
             self._add(what, False, detail, "look for another NetworkPolicy in the namespace", warn=True)
             return
-        open_ways = {
-            "a sandbox reaches another Pod": reached.pod_from_inside,
-            f"a sandbox reaches the API{'' if reached.api_from_outside else ' server'}": reached.api_from_inside,
-            "any Pod reaches a sandbox's relay": reached.sandbox_from_outside,
-        }
-        found = [way for way, is_open in open_ways.items() if is_open]
-        if found == ["a sandbox reaches the API"]:
-            fix = "the network plugin exempts addresses of nodes from policies: close them by its policy for hosts"
-        else:
+        enforced = not reached.inside & {Target.POD} and not reached.outside & {Target.SANDBOX}
+        found = [f"a sandbox reaches {target}" for target in Target if target in reached.inside]
+        if not enforced:
+            found += ["any Pod reaches a sandbox's relay"] if Target.SANDBOX in reached.outside else []
             fix = "install a network plugin that enforces NetworkPolicies, such as Calico or Cilium"
-        closed = "enforced both ways" if reached.api_from_outside else "enforced both ways; no Pod reaches the API"
-        self._add(what, not found, f"not enforced: {', '.join(found)}" if found else closed, fix)
+            self._add(what, False, f"not enforced: {', '.join(found)}", fix)
+            return
+        closed = "enforced both ways" if Target.API in reached.outside else "enforced both ways; no Pod reaches the API"
+        fix = "the network plugin exempts addresses of nodes from policies: close them by its policy for hosts"
+        api = Target.API in reached.inside
+        self._add(what, not api, "not enforced: a sandbox reaches the API" if api else closed, fix)
+        nearby = [target for target in _CLOSED_BY if target in reached.inside]
+        detail = f"a sandbox reaches {', '.join(nearby)}" if nearby else "no kubelet, metadata service or DNS answers"
+        fix = "; ".join(_CLOSED_BY[target] for target in nearby)
+        self._add("network of the node", not nearby, detail, fix, warn=nearby == [Target.KUBELET])
 
     async def _try_sandbox(self, under_way: Trial, spec: SandboxSpec, *, volume: bool) -> None:
         what = "sandbox" if spec.runtime == "runc" else f"sandbox {spec.runtime}"

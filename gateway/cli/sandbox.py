@@ -35,7 +35,7 @@ SnapshotId = Annotated[str, typer.Argument(help="Id of the snapshot.")]
 async def list_(
     cli: GatewayCli,
     *,
-    runtime: Annotated[str, typer.Option(help="Filter by runtime: runc or runsc.")] = "",
+    runtime: Annotated[str, typer.Option(help="Filter by runtime: runc, runsc or kata.")] = "",
     image: Annotated[str, typer.Option(help="Filter by image, as named in the policy.")] = "",
     state: Annotated[str, typer.Option(help="Filter by state: creating, running, idle_stopped or failed.")] = "",
 ) -> None:

@@ -24,6 +24,7 @@ def site_of(config: Config, instance: str) -> Site:
         topology_spread=own.topology_spread,
         image_pull_secrets=own.image_pull_secrets,
         tenants={digest(name): one.kubernetes.model_dump(exclude_none=True) for name, one in config.tenants.items()},
+        mode=own.mode,
     )
 
 

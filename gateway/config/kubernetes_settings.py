@@ -35,6 +35,11 @@ class TenantKubernetesSettings(Section):
 class KubernetesSettings(Section):
     """The cluster of `engine: kubernetes`."""
 
+    mode: Literal["auto", "pods", "agent-sandbox"] = Field(
+        default="auto",
+        description="what a sandbox is: a Pod, or a Sandbox of agents.x-k8s.io/v1beta1; auto means the latter where "
+        "the cluster serves it",
+    )
     namespace: ObjectName = Field(
         default="airlock-sandboxes", description="namespace of the sandboxes, which exists and has nothing else in it"
     )

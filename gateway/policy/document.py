@@ -51,7 +51,7 @@ class SandboxSection(Section):
         None, description="The images that may be used, as python:3.12* or registry.example.com/**; unset means any."
     )
     require_digest: bool = Field(default=False, description="Refuse an image that is named without its digest.")
-    runtime: Literal["runc", "runsc"] = "runc"
+    runtime: Literal["runc", "runsc", "kata"] = Field("runc", description="runsc is gVisor; kata is for Kubernetes.")
     memory_mib: int = Field(1024, ge=64, le=1_048_576)
     cpus: float = Field(1.0, gt=0, le=1024)
     pids: int = Field(512, ge=16, le=65_536)

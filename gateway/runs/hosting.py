@@ -122,6 +122,8 @@ class Hosting:
         async with contextlib.AsyncExitStack() as undo:
             undo.callback(self.busy.pop, thread.id, None)
             tenant = await waiting.tenant(thread.tenant)
+            if not await waiting.store.unclaimed(ready):
+                return
             try:
                 await quotas.hold_run(tenant.name, ready.id, tenant.policy.document.quotas)
             except QuotaExceeded:

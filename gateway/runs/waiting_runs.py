@@ -4,6 +4,7 @@ Those are the runs whose approvals are answered, and the runs whose gateway is l
 """
 
 import asyncio
+import random
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, field
@@ -71,7 +72,12 @@ class WaitingRuns:
 
     async def _look(self, resume: Callable[[WaitingRun], Awaitable[None]]) -> None:
         now_s = self.clock()
-        found = [*await self.store.ready(), *(await self.store.abandoned() if self.takes_over else ())]
+        abandoned = await self.store.abandoned() if self.takes_over else ()
+        queued = [run for run in abandoned if run.because == "queued"]
+        lost = [run for run in abandoned if run.because != "queued"]
+        # In an order of its own: gateways that try the same runs at the same time claim most of them in vain.
+        random.shuffle(lost)
+        found = [*await self.store.ready(), *queued, *lost]
         self._seen_s = {run.id: self._seen_s.get(run.id, now_s) for run in found}
         self._reported &= self._seen_s.keys()
         for run in found:

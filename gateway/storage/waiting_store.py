@@ -178,12 +178,15 @@ class WaitingStore(Queries):
         unhosted = (runs.c.status == "running") & runs.c.gateway.is_(None) & (runs.c.epoch == 0)
         return int(await self._database.scalar(sa.select(sa.func.count()).where(runs.c.tenant == tenant, unhosted)))
 
+    async def unclaimed(self, run: WaitingRun) -> bool:
+        """Return whether a run is as it was found: a cheap answer before claim(), which alone decides."""
+        return await self._has(runs.c.id, _as_found(run))
+
     @transaction
     def claim(self, connection: sa.Connection, run: WaitingRun) -> ClaimedRun | None:
         """Claim a run for this gateway; None if another was first, or the run is over."""
-        status = "waiting" if run.because == "approval" else "running"
-        seen = (runs.c.id == run.id) & (runs.c.epoch == run.epoch) & (runs.c.status == status)
-        taken = sa.update(runs).where(seen).values(status="running", gateway=self.gateway, epoch=run.epoch + 1)
+        unclaimed = _as_found(run)
+        taken = sa.update(runs).where(unclaimed).values(status="running", gateway=self.gateway, epoch=run.epoch + 1)
         if not connection.execute(taken).rowcount:
             return None
         query = sa.select(runs.c.checkpoint, runs.c.last_sequence).where(runs.c.id == run.id)
@@ -207,6 +210,11 @@ class WaitingStore(Queries):
         connection.execute(sa.insert(events), row)
         self.audit.append(connection, *run_changed(connection, "run_finished", run_id))
         return True
+
+
+def _as_found(run: WaitingRun) -> sa.ColumnElement[bool]:
+    status = "waiting" if run.because == "approval" else "running"
+    return (runs.c.id == run.id) & (runs.c.epoch == run.epoch) & (runs.c.status == status)
 
 
 def _because(*, waited: bool, hosted: bool, epoch: int) -> Because:

@@ -59,7 +59,12 @@ def run(listener: socket.socket, settings: Settings) -> int:
         os._exit(1)
     control_server.close()
     listener.close()
-    tool = ToolIdentity(settings.tool_uid, settings.tool_gid, own_filters=bool(settings.seccomp_filters))
+    tool = ToolIdentity(
+        settings.tool_uid,
+        settings.tool_gid,
+        own_filters=bool(settings.seccomp_filters),
+        attributes=bool(settings.extended_attributes),
+    )
     return Init(control_init, server_pid, tool).run()
 
 

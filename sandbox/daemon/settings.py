@@ -12,6 +12,8 @@ DEFAULTS = {
     "disk-reserve-bytes": "0",
     # 1 lets tool code install seccomp filters.
     "seccomp-filters": "0",
+    # 0 keeps tool code from setting extended attributes, for an engine that cannot limit the files of a tmpfs.
+    "extended-attributes": "1",
     # Limits of each process, for an engine that cannot set them from outside; 0 leaves what it has.
     "open-files": "0",
     "processes": "0",
@@ -19,7 +21,7 @@ DEFAULTS = {
 }
 
 
-_AMOUNTS = ("workspace-bytes", "workspace-files", "disk-reserve-bytes", "seccomp-filters")
+_AMOUNTS = ("workspace-bytes", "workspace-files", "disk-reserve-bytes", "seccomp-filters", "extended-attributes")
 _PROCESS_LIMITS = {"open-files": "NOFILE", "processes": "NPROC", "file-bytes": "FSIZE"}
 
 
@@ -47,6 +49,7 @@ class Settings:
         self.workspace_files = workspace_files
         self.disk_reserve_bytes = disk_reserve_bytes
         self.seccomp_filters = seccomp_filters
+        self.extended_attributes = 1
         self.process_limits: dict[str, int] = {}  # by the names of RLIMIT_*; 0 leaves one as it is
 
     @property
@@ -87,6 +90,8 @@ def read_settings(arguments: list[str], environment: dict[str, str]) -> Settings
             raise ValueError(f"--{name} must be an absolute path, not {values[name]!r}")
     workspace = values["workspace"].rstrip("/") or "/"
     limits = {limit: amounts.pop(name.replace("-", "_")) for name, limit in _PROCESS_LIMITS.items()}
+    attributes = amounts.pop("extended_attributes")
     settings = Settings(values["socket"], workspace, (tool_uid, tool_gid, daemon_uid), **amounts)
     settings.process_limits = limits
+    settings.extended_attributes = attributes
     return settings

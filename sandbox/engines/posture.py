@@ -123,12 +123,14 @@ class Promise:
     """What an engine gives each of its sandboxes; the rest is the spec's.
 
     `network`: there is an interface, and something outside the sandbox admits nothing by it. `pids_limited`: the
-    kernel limits processes.
+    kernel limits processes. `files_limited`: a tmpfs has a limit of files; where none has, tool code sets no extended
+    attributes, since ACLs of tmpfs files are memory of the host that no control group counts.
     """
 
     rules: Mapping[str, _Rule]
     network: bool = False
     pids_limited: bool = True
+    files_limited: bool = True
 
 
 DOCKER = Promise(_RULES)
@@ -136,7 +138,7 @@ DOCKER = Promise(_RULES)
 
 def kubernetes(*, pids_limited: bool) -> Promise:
     """Return what a Pod gives: a NetworkPolicy closes its network, and a kubelet limits its processes."""
-    return Promise(_KUBERNETES_RULES, network=True, pids_limited=pids_limited)
+    return Promise(_KUBERNETES_RULES, network=True, pids_limited=pids_limited, files_limited=False)
 
 
 # gVisor names its file systems otherwise, has no masks of its own in the list, and shows no flags but read-only.
@@ -218,7 +220,7 @@ def weaknesses(
     `volumes` are the paths that the image declares.
     """
     host = host or HostKernel()
-    found = [*_weak_identities(posture), *_open_calls(posture, spec)]
+    found = [*_weak_identities(posture), *_open_calls(posture, spec, files_limited=promise.files_limited)]
     excess = posture.capabilities_bounding & ~_ALLOWED_CAPABILITIES
     if excess:
         allowed = ", ".join(CAPABILITIES[:-1]) + f" and {CAPABILITIES[-1]}"
@@ -247,7 +249,7 @@ def weaknesses(
                 f"{posture.tool_oom_score_adj_min}, the daemon's is {posture.daemon_oom_score_adj}); the engine's "
                 "seccomp profile must let Landlock be used: upgrade the engine."
             )
-        found += _shared_namespaces(posture, host.gateway_namespaces)
+        found += _shared_namespaces(posture, host.gateway_namespaces, spec.runtime)
         found += _loose_limits(posture, spec, swap_limited=host.swap_limited, pids_limited=promise.pids_limited)
     return found
 
@@ -284,7 +286,7 @@ def _said(*weaknesses: tuple[bool, str]) -> list[str]:
     return [said for is_so, said in weaknesses if is_so]
 
 
-def _open_calls(posture: pb.Posture, spec: SandboxSpec) -> list[str]:
+def _open_calls(posture: pb.Posture, spec: SandboxSpec, *, files_limited: bool) -> list[str]:
     """What the daemon's filter of system calls should refuse to tool code, and does not."""
     found = []
     families = sorted({*posture.tool_socket_families} - _ALLOWED_FAMILIES)
@@ -295,16 +297,20 @@ def _open_calls(posture: pb.Posture, spec: SandboxSpec) -> list[str]:
         found.append("Tool code can put BPF programs on sockets.")
     if not posture.seccomp_filters_refused and not spec.limits.seccomp_filters:
         found.append("Tool code can install seccomp filters, which its policy does not allow.")
+    if not posture.extended_attributes_refused and not files_limited:
+        found.append("Tool code can set extended attributes, by which it takes memory of the node that nothing limits.")
     return found
 
 
-def _shared_namespaces(posture: pb.Posture, gateway: Mapping[str, int]) -> list[str]:
+def _shared_namespaces(posture: pb.Posture, gateway: Mapping[str, int], runtime: str) -> list[str]:
     inodes = {namespace.kind: namespace.inode for namespace in posture.namespaces}
     found = []
     for kind, first in _FIRST_NAMESPACES.items():
         inode = inodes.get(kind, 0)
         if not inode:
             found.append(f"Its {kind} namespace is unknown.")
+        elif kind == "net" and runtime == "kata":
+            continue  # the first one of a virtual machine that is the sandbox's own
         elif inode in (first, gateway.get(kind)):
             found.append(f"It shares the {kind} namespace of the host or of the gateway.")
     return found

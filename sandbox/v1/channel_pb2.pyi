@@ -263,7 +263,7 @@ class DiskCount(_message.Message):
     def __init__(self, size_bytes: _Optional[int] = ..., files: _Optional[int] = ..., partial: _Optional[bool] = ...) -> None: ...
 
 class Posture(_message.Message):
-    __slots__ = ("tool_uid", "daemon_uid", "capabilities_bounding", "tool_capabilities_effective", "no_new_privileges", "seccomp_mode", "root_read_only", "memory_limit_bytes", "pids_limit", "network_interfaces", "kernel", "memory_swap_limit_bytes", "cpu_limit_millis", "namespaces", "mounts", "runtime", "tool_groups", "tool_oom_score_adj_min", "daemon_oom_score_adj", "socket_closed_to_tools", "tool_socket_families", "socket_programs_refused", "seccomp_filters_refused", "landlock_version")
+    __slots__ = ("tool_uid", "daemon_uid", "capabilities_bounding", "tool_capabilities_effective", "no_new_privileges", "seccomp_mode", "root_read_only", "memory_limit_bytes", "pids_limit", "network_interfaces", "kernel", "memory_swap_limit_bytes", "cpu_limit_millis", "namespaces", "mounts", "runtime", "tool_groups", "tool_oom_score_adj_min", "daemon_oom_score_adj", "socket_closed_to_tools", "tool_socket_families", "socket_programs_refused", "seccomp_filters_refused", "landlock_version", "extended_attributes_refused")
     TOOL_UID_FIELD_NUMBER: _ClassVar[int]
     DAEMON_UID_FIELD_NUMBER: _ClassVar[int]
     CAPABILITIES_BOUNDING_FIELD_NUMBER: _ClassVar[int]
@@ -288,6 +288,7 @@ class Posture(_message.Message):
     SOCKET_PROGRAMS_REFUSED_FIELD_NUMBER: _ClassVar[int]
     SECCOMP_FILTERS_REFUSED_FIELD_NUMBER: _ClassVar[int]
     LANDLOCK_VERSION_FIELD_NUMBER: _ClassVar[int]
+    EXTENDED_ATTRIBUTES_REFUSED_FIELD_NUMBER: _ClassVar[int]
     tool_uid: int
     daemon_uid: int
     capabilities_bounding: int
@@ -312,7 +313,8 @@ class Posture(_message.Message):
     socket_programs_refused: bool
     seccomp_filters_refused: bool
     landlock_version: int
-    def __init__(self, tool_uid: _Optional[int] = ..., daemon_uid: _Optional[int] = ..., capabilities_bounding: _Optional[int] = ..., tool_capabilities_effective: _Optional[int] = ..., no_new_privileges: _Optional[bool] = ..., seccomp_mode: _Optional[int] = ..., root_read_only: _Optional[bool] = ..., memory_limit_bytes: _Optional[int] = ..., pids_limit: _Optional[int] = ..., network_interfaces: _Optional[_Iterable[str]] = ..., kernel: _Optional[str] = ..., memory_swap_limit_bytes: _Optional[int] = ..., cpu_limit_millis: _Optional[int] = ..., namespaces: _Optional[_Iterable[_Union[Namespace, _Mapping]]] = ..., mounts: _Optional[_Iterable[_Union[Mount, _Mapping]]] = ..., runtime: _Optional[str] = ..., tool_groups: _Optional[_Iterable[int]] = ..., tool_oom_score_adj_min: _Optional[int] = ..., daemon_oom_score_adj: _Optional[int] = ..., socket_closed_to_tools: _Optional[bool] = ..., tool_socket_families: _Optional[_Iterable[int]] = ..., socket_programs_refused: _Optional[bool] = ..., seccomp_filters_refused: _Optional[bool] = ..., landlock_version: _Optional[int] = ...) -> None: ...
+    extended_attributes_refused: bool
+    def __init__(self, tool_uid: _Optional[int] = ..., daemon_uid: _Optional[int] = ..., capabilities_bounding: _Optional[int] = ..., tool_capabilities_effective: _Optional[int] = ..., no_new_privileges: _Optional[bool] = ..., seccomp_mode: _Optional[int] = ..., root_read_only: _Optional[bool] = ..., memory_limit_bytes: _Optional[int] = ..., pids_limit: _Optional[int] = ..., network_interfaces: _Optional[_Iterable[str]] = ..., kernel: _Optional[str] = ..., memory_swap_limit_bytes: _Optional[int] = ..., cpu_limit_millis: _Optional[int] = ..., namespaces: _Optional[_Iterable[_Union[Namespace, _Mapping]]] = ..., mounts: _Optional[_Iterable[_Union[Mount, _Mapping]]] = ..., runtime: _Optional[str] = ..., tool_groups: _Optional[_Iterable[int]] = ..., tool_oom_score_adj_min: _Optional[int] = ..., daemon_oom_score_adj: _Optional[int] = ..., socket_closed_to_tools: _Optional[bool] = ..., tool_socket_families: _Optional[_Iterable[int]] = ..., socket_programs_refused: _Optional[bool] = ..., seccomp_filters_refused: _Optional[bool] = ..., landlock_version: _Optional[int] = ..., extended_attributes_refused: _Optional[bool] = ...) -> None: ...
 
 class Namespace(_message.Message):
     __slots__ = ("kind", "inode")

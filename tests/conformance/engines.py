@@ -315,8 +315,10 @@ _ENGINES: dict[str, Callable[[Path], Engines]] = {
 _ON_CLUSTERS: dict[str, Callable[[Cluster, Path], Engines]] = {
     "kubernetes": KubernetesEngines,
     "kubernetes-tenants": partial(KubernetesEngines, namespace_per_tenant=True),
+    "kubernetes-agent-sandbox": KubernetesEngines,
     "kubernetes-around": partial(KubernetesEngines, around=_around),
 }
+ON_CLUSTERS = tuple(kind for kind in _ON_CLUSTERS if kind != "kubernetes-around")
 
 
 @pytest.fixture(scope="session", params=[*_ENGINES, _REMOTE, *_ON_CLUSTERS])
@@ -334,7 +336,7 @@ def machine() -> Iterator[RemoteEngine]:
 def standing(kind: str, request: pytest.FixtureRequest) -> Iterator[Callable[[Path], Engines]]:
     """What makes engines of a kind: on Kubernetes all of them are over one cluster."""
     if kind in _ON_CLUSTERS:
-        with cluster_of_sandboxes() as cluster:
+        with cluster_of_sandboxes(agent_sandbox=kind.endswith("-agent-sandbox")) as cluster:
             yield partial(_ON_CLUSTERS[kind], cluster)
     elif kind == _REMOTE:
         yield partial(RemoteEngines, machine=request.getfixturevalue("machine"))

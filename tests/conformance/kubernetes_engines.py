@@ -26,6 +26,7 @@ from sandbox.engines.kubernetes.kubernetes_requests import (
     GATEWAY_VERBS,
     LEASES,
     NAMED,
+    SANDBOX_VERBS,
     VERBS,
     KubernetesRequests,
     Resource,
@@ -94,6 +95,8 @@ class ClusterSite:
     ) -> None:
         self.cluster = cluster
         self.namespace_per_tenant = namespace_per_tenant
+        self.sandboxes = SANDBOX_VERBS if cluster.agent_sandbox else {}
+        self.mode = "agent-sandbox" if cluster.agent_sandbox else "pods"
         name = namespace or f"s{secrets.token_hex(4)}"
         self.namespace = cluster.namespace(name, {"pod-security.kubernetes.io/enforce": "baseline"})
         self.keys_namespace = cluster.namespace(f"{name}-gateway")
@@ -108,9 +111,10 @@ class ClusterSite:
         about = {"apiVersion": "rbac.authorization.k8s.io/v1", "metadata": {"name": name, "namespace": self.namespace}}
         here = {LEASES: VERBS[LEASES]} if self.namespace_per_tenant else verbs
         if self.namespace_per_tenant:
-            self.cluster.grant(self.keys_namespace, ACCOUNT, cluster_rules(), everywhere=True)
+            everywhere = [*cluster_rules(), *rules(self.sandboxes)]
+            self.cluster.grant(self.keys_namespace, ACCOUNT, everywhere, everywhere=True)
         self.cluster.apply(
-            {**about, "kind": "Role", "rules": rules(here)},
+            {**about, "kind": "Role", "rules": rules({**here, **self.sandboxes})},
             {
                 **about,
                 "kind": "RoleBinding",
@@ -145,6 +149,7 @@ class ClusterSite:
         kubernetes = {
             "namespace": self.namespace,
             "gateway_namespace": self.keys_namespace,
+            "mode": self.mode,
             "kubeconfig": str(self.kubeconfig),
             "allow_unlimited_pids": not self.cluster.pids_limited,
             "namespace_per_tenant": self.namespace_per_tenant,
@@ -175,9 +180,10 @@ class ClusterSite:
         allowances: Allowances = unlimited,
         site: Mapping[str, object] | None = None,
         clock: Callable[[], float] = time.time,
+        mode: str = "",
     ) -> KubernetesEngine:
         return KubernetesEngine(
-            self.site(instance, **(site or {})),
+            self.site(instance, mode=mode or self.mode, **(site or {})),
             KubernetesRequests(self.kubeconfig),
             inspection=inspection or self.inspection(),
             on_transition=on_transition,
@@ -195,10 +201,11 @@ class ClusterSite:
     def left(self) -> list[str]:
         """Return what there is of sandboxes and workspaces, as `KIND NAME`, once what is ending has ended."""
         deadline_s = time.monotonic() + _ENDS_S
+        sandboxes = (kinds.SANDBOX,) if self.cluster.agent_sandbox else ()
         while True:
             found = [
                 (kind, made)
-                for kind in (kinds.POD, kinds.CLAIM, kinds.LEASE)
+                for kind in (*sandboxes, kinds.POD, kinds.CLAIM, kinds.LEASE)
                 for namespace in self.namespaces
                 for made in self.cluster.objects(kind, namespace)
             ]
@@ -212,11 +219,15 @@ class ClusterSite:
 
 
 @contextlib.contextmanager
-def cluster_of_sandboxes() -> Iterator[Cluster]:
+def cluster_of_sandboxes(*, agent_sandbox: bool = False, lag_s: float = 0) -> Iterator[Cluster]:
     if kubeconfig_of_real_cluster() is not None:
-        yield cast(Cluster, real_cluster())
+        real = real_cluster()
+        if agent_sandbox and not real.serves(kinds.SANDBOX):
+            pytest.skip("the real cluster has no agent-sandbox: install it there")
+        real.agent_sandbox = agent_sandbox
+        yield cast(Cluster, real)
         return
-    with running_cluster(IMAGES, agent_sandbox=False) as cluster:
+    with running_cluster(IMAGES, agent_sandbox=agent_sandbox, lag_s=lag_s) as cluster:
         yield cluster
 
 

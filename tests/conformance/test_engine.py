@@ -26,7 +26,7 @@ from sandbox.errors import (
 )
 from sandbox.protocols import ProcessSpec, ProgramSpec
 from sandbox.sandbox import Sandbox, digest, owner_of
-from tests.conformance.engines import Engines, engine, engines, kind, machine, only, standing
+from tests.conformance.engines import ON_CLUSTERS, Engines, engine, engines, kind, machine, only, standing
 from tests.integration.sandbox.live_engine import LIMITS, run, spec, text
 
 __all__ = [
@@ -127,13 +127,13 @@ async def test_one_that_was_made_otherwise_is_replaced_and_leased_as_it_is_while
     await engine.remove(second.id)
 
 
-@only("docker", "kubernetes", reason="the in-memory engine has no images")
+@only("docker", *ON_CLUSTERS, reason="the in-memory engine has no images")
 async def test_an_image_that_is_not_there_is_named_in_the_error(engine: Engine) -> None:
     with pytest.raises(ImageMissing, match="no-such-image"):
         await engine.create(spec("imageless", image="no-such-image"))
 
 
-@only("docker", "kubernetes", reason="the in-memory engine has no runtimes")
+@only("docker", *ON_CLUSTERS, reason="the in-memory engine has no runtimes")
 async def test_a_runtime_that_is_not_there_is_named_in_the_error(engine: Engine) -> None:
     with pytest.raises(RuntimeMissing, match="no-such-runtime"):
         await engine.create(spec("runtimeless", runtime="no-such-runtime"))
@@ -157,7 +157,7 @@ def later_files(engines: Engines) -> list[str]:
     return [name for name in engines.left() if "workspace" in name]
 
 
-@only("docker", "kubernetes", reason="no creation of the in-memory engine can fail half-way")
+@only("docker", *ON_CLUSTERS, reason="no creation of the in-memory engine can fail half-way")
 async def test_a_creation_that_fails_leaves_nothing(engines: Engines) -> None:
     engine = engines.engine()
     with pytest.raises(ImageMissing):
@@ -830,7 +830,7 @@ async def test_files_that_do_not_come_to_their_end_never_look_as_if_they_were_al
 _ALONE = "sandboxes of the in-memory engine end with their process"
 
 
-@only("docker", "kubernetes", reason=_ALONE)
+@only("docker", *ON_CLUSTERS, reason=_ALONE)
 async def test_an_engine_closed_with_its_sandboxes_kept_hands_them_to_the_next_process(engines: Engines) -> None:
     before, after = engines.engine(), engines.engine()
     kept, unasked = [await before.create(spec(thread)) for thread in ("kept", "unasked")]
@@ -846,7 +846,7 @@ async def test_an_engine_closed_with_its_sandboxes_kept_hands_them_to_the_next_p
     assert [*await after.owned()] == [kept.id]
 
 
-@only("docker", "kubernetes", reason=_ALONE)
+@only("docker", *ON_CLUSTERS, reason=_ALONE)
 async def test_a_new_process_takes_over_what_lives_removes_what_is_dead_and_finds_the_files(
     engines: Engines,
 ) -> None:

@@ -99,6 +99,7 @@ class Cluster:
         self.api = ApiServer(self.store, self.access, self.faults, self._kubelet.log)
         self.port = 0
         self._lag_s = lag_s
+        self.agent_sandbox = agent_sandbox
         if not agent_sandbox:
             self.api.withheld |= {kinds.AGENTS, kinds.EXTENSIONS}
         self._authority = trustme.CA(key_type=trustme.KeyType.ECDSA)

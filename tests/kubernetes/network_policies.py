@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 
 from tests.kubernetes import kinds
@@ -14,6 +14,8 @@ _PRELUDE = """
 import socket as _socket
 class _Guarded(_socket.socket):
     def connect(self, address):
+        if address in {exempt}:
+            return
         if {everything} or address[0] in {closed}:
             raise TimeoutError("dropped by a network policy")
         super().connect(address)
@@ -21,8 +23,11 @@ _socket.socket = _Guarded
 """
 
 
-def enforcing(cluster: Cluster, image: Image) -> Image:
-    """Return an image whose Python code reaches only what the policies admit when it starts."""
+def enforcing(cluster: Cluster, image: Image, *, exempt: Collection[tuple[str, int]] = ()) -> Image:
+    """Return an image whose Python code reaches only what the policies admit when it starts.
+
+    What a plugin exempts looks as if it answered: no test can have something listen there.
+    """
 
     def run(start: ContainerStart) -> Launch:
         words = list(start.command)
@@ -35,7 +40,7 @@ def enforcing(cluster: Cluster, image: Image) -> Image:
         }
         everything = any("Egress" in policy["spec"]["policyTypes"] for policy in _policies(cluster.store, start.pod))
         at = words.index("-c") + 1
-        words[at] = _PRELUDE.format(everything=everything, closed=closed or "()") + words[at]
+        words[at] = _PRELUDE.format(everything=everything, closed=closed or "()", exempt=tuple(exempt)) + words[at]
         return image(replace(start, command=words))
 
     return run

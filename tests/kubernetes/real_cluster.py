@@ -136,6 +136,8 @@ class RealCluster:
     """Has what the tests of sandboxes use of a Cluster."""
 
     real = True
+    agent_sandbox = False
+    """Whether sandboxes are Sandboxes of agent-sandbox now."""
 
     def __init__(self, kubeconfig: Path, run: str) -> None:
         self.api_of_run = RealApi(kubeconfig)
@@ -154,6 +156,14 @@ class RealCluster:
             self._volumes = HandMadeVolumes(self.api_of_run, run, {RUN_LABEL: run})
             storage_class = self._volumes.storage_class
         self.site_options: Mapping[str, Any] = {"storage_class": storage_class, "gateway_cidrs": self._cidrs()}
+
+    def serves(self, kind: Kind) -> bool:
+        """Return whether objects of a kind can be made."""
+        try:
+            self.api_of_run.list(kind, "default")
+        except RefusedRequest:
+            return False
+        return True
 
     def close(self) -> None:
         """Remove all of the run."""

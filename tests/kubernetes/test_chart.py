@@ -309,12 +309,14 @@ def test_roles_grant_what_the_engine_declares_and_nothing_else(rendered: dict[st
         return {(resource.group, resource.plural, verb) for resource, asked in verbs.items() for verb in asked}
 
     one = rendered["least"]
-    assert _verbs(one.one("Role", f"{RELEASE}-sandboxes")["rules"]) == declared(requests.VERBS)
+    assert _verbs(one.one("Role", f"{RELEASE}-sandboxes")["rules"]) == declared(
+        {**requests.VERBS, **requests.SANDBOX_VERBS}
+    )
     assert _verbs(one.one("Role")["rules"]) == declared(requests.GATEWAY_VERBS)
     assert one.all("ClusterRole") == []
     apart = rendered["namespace per tenant"]
     everywhere = apart.one("ClusterRole", f"{NAMESPACE}-{RELEASE}-sandboxes")["rules"]
-    assert _verbs(everywhere) == declared(requests.CLUSTER_VERBS)
+    assert _verbs(everywhere) == declared({**requests.CLUSTER_VERBS, **requests.SANDBOX_VERBS})
     named = [rule for rule in everywhere if "resourceNames" in rule]
     assert {(plural, *rule["resourceNames"]) for rule in named for plural in rule["resources"]} == {
         (resource.plural, name) for resource, name in requests.NAMED.items()

@@ -76,6 +76,8 @@ async def checked(home: Home, place: ClusterSite, **more: object) -> Mapping[str
     )
     found = {one.what: one for one in await checks.run()}
     assert left(place) == []
+    if place.cluster.real:
+        found.pop("network of the node", None)  # what its plugin leaves open is nothing of ours
     return found
 
 
@@ -101,6 +103,8 @@ async def test_a_cluster_that_has_all_passes_every_check(home: Home, place: Clus
     assert found["permissions"].detail == f"{sum(map(len, (*VERBS.values(), *GATEWAY_VERBS.values())))} granted"
     assert found["network policy"].detail == "enforced both ways"
     assert found[f"image {RUNTIME_IMAGE}"].detail == found[f"image {IMAGE}"].detail == "is there, or was pulled"
+    if not place.cluster.real:
+        assert found["network of the node"].detail == "no kubelet, metadata service or DNS answers"
     if place.cluster.walled:
         assert found["sandbox"].state == "ok"
         return
@@ -129,6 +133,39 @@ async def test_a_network_that_enforces_no_policy_is_found_out(
     for way in ("reaches another Pod", "reaches the API", "any Pod reaches a sandbox's relay"):
         assert way in policy.detail
     assert "enforces NetworkPolicies" in policy.fix
+
+
+@pytest.mark.parametrize(
+    "exempt, state, named, fix",
+    [
+        ([("127.0.0.1", 10250)], "warning", "a sandbox reaches its node's kubelet", "defaultEndpointToHostAction"),
+        ([("169.254.169.254", 80)], "failed", "a sandbox reaches the metadata service of a cloud", "hop limit"),
+        (
+            [("127.0.0.1", 10250), ("169.254.20.10", 53)],
+            "failed",
+            "a sandbox reaches its node's kubelet, its node's DNS cache",
+            "the nodes' packet filter",
+        ),
+    ],
+    ids=["kubelet", "metadata", "dns-cache"],
+)
+async def test_what_a_plugin_exempts_from_policies_is_named_with_what_closes_it(
+    home: Home,
+    place: ClusterSite,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    exempt: list[tuple[str, int]],
+    state: str,
+    named: str,
+    fix: str,
+) -> None:
+    if place.cluster.real:
+        pytest.skip("not on a real cluster: its plugin exempts what it does")
+    monkeypatch.setitem(place.cluster.images, RUNTIME_IMAGE, enforcing(place.cluster, runtime, exempt=exempt))
+    found = await checked(home, place)
+    assert bad(found) == {"network of the node": state}
+    node = found["network of the node"]
+    assert (node.detail, fix in node.fix) == (named, True)
 
 
 # --- what keeps a sandbox from being made ---
@@ -242,11 +279,12 @@ async def test_an_image_that_nodes_cannot_have_is_named(
 async def test_agent_sandbox_of_another_version_is_named(home: Home, place: ClusterSite) -> None:
     place.cluster.api.outdated[kinds.AGENTS] = "v1alpha1"
     try:
-        found = (await checked(home, place))["agent-sandbox"]
+        found = (await checked(home, place, mode="auto"))["agent-sandbox"]
     finally:
         place.cluster.api.outdated.clear()
-    assert (found.state, found.detail) == ("warning", "agents.x-k8s.io v1alpha1")
-    assert "install agent-sandbox 1.0.0" in found.fix
+    assert (found.state, found.detail) == ("failed", "not served as mode auto needs it")
+    assert "serves agents.x-k8s.io/v1alpha1 alone" in found.fix
+    assert "install agent-sandbox 1.0 or later" in found.fix
 
 
 # --- what is left ---

@@ -25,52 +25,40 @@ from sandbox.errors import (
     SandboxError,
     SandboxUnavailable,
 )
-from sandbox.sandbox import Sandbox
 from sandbox.transition import Transition
 from tests.conformance.kubernetes_engines import ACCOUNT, ClusterSite
 from tests.integration.sandbox.live_engine import run, text
 from tests.kubernetes import kinds
 from tests.kubernetes.faults import Fault
-from tests.kubernetes.sandboxes import MakeEngine, cluster, engine, lose, make_engine, place, spec
+from tests.kubernetes.sandboxes import (
+    MakeEngine,
+    cluster,
+    deleted,
+    engine,
+    evicted,
+    failure,
+    kill_while_it_creates,
+    lose,
+    make_engine,
+    out_of_memory,
+    place,
+    quota,
+    restricted,
+    spec,
+    until,
+)
 from tests.kubernetes.schemas import check
 from tests.kubernetes.statuses import gone, internal, too_many_requests
 
 __all__ = ["cluster", "engine", "make_engine", "place"]  # fixtures
 
 
-async def until(seen: Callable[[], Any]) -> None:
-    async with asyncio.timeout(30):
-        while not seen():
-            await asyncio.sleep(0.01)
-
-
-async def failure(engine: KubernetesEngine) -> str:
-    """Wait until the only sandbox is listed as failed, and return why."""
-    while True:
-        (listed,) = await engine.listed("tenant-a")
-        if listed.state == "failed":
-            return listed.reason
-        await asyncio.sleep(0.01)
-
-
 # --- what the cluster says of a sandbox that runs ---
-
-
-async def _out_of_memory(place: ClusterSite, sandbox: Sandbox) -> None:
-    place.cluster.call(place.cluster.nodes.kill, place.namespace, sandbox.id, "main")
-
-
-async def _evicted(place: ClusterSite, sandbox: Sandbox) -> None:
-    place.cluster.call(place.cluster.nodes.evict, place.namespace, sandbox.id)
-
-
-async def _deleted(place: ClusterSite, sandbox: Sandbox) -> None:
-    place.cluster.delete(kinds.POD, place.namespace, sandbox.id)
 
 
 @pytest.mark.parametrize(
     "befalls, reason",
-    [(_out_of_memory, "out of memory"), (_evicted, "evicted it"), (_deleted, "Pod")],
+    [(out_of_memory, "out of memory"), (evicted, "evicted it"), (deleted, "Pod")],
     ids=["oom", "evicted", "deleted"],
 )
 async def test_a_sandbox_whose_pod_ends_is_lost_with_the_reason_and_the_next_one_has_its_files(
@@ -125,24 +113,6 @@ def _uncordon(place: ClusterSite) -> None:
 # --- what the cluster refuses: typed, with what to do, and nothing stays ---
 
 
-def _quota(place: ClusterSite) -> None:
-    place.cluster.apply(
-        {
-            "apiVersion": "v1",
-            "kind": "ResourceQuota",
-            "metadata": {"name": "q", "namespace": place.namespace},
-            "spec": {"hard": {"pods": "0"}},
-        }
-    )
-
-
-def _restricted(place: ClusterSite) -> None:
-    labels = {"pod-security.kubernetes.io/enforce": "restricted"}
-    place.cluster.apply(
-        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": place.namespace, "labels": labels}}
-    )
-
-
 def _no_pods(place: ClusterSite) -> None:
     rules = [
         {"apiGroups": [one.group], "resources": [one.plural], "verbs": sorted(verbs - {"create"})}
@@ -160,8 +130,8 @@ def _no_pods(place: ClusterSite) -> None:
     [
         (lambda _: None, {"image": "no-such-image"}, ImageMissing, "'no-such-image' cannot be pulled"),
         (lambda _: None, {"runtime": "no-such-runtime"}, RuntimeMissing, '"no-such-runtime" not found'),
-        (_quota, {}, EngineFull, "raise its ResourceQuota"),
-        (_restricted, {}, SandboxUnavailable, "enforce=baseline"),
+        (quota, {}, EngineFull, "raise its ResourceQuota"),
+        (restricted, {}, SandboxUnavailable, "enforce=baseline"),
         (_no_pods, {}, SandboxUnavailable, "grant create on pods"),
     ],
     ids=["image", "runtime", "quota", "pod-security", "verb"],
@@ -241,8 +211,9 @@ async def test_a_sandbox_without_walls_is_refused_and_removed(make_engine: MakeE
             return (await channel.hello(timeout_s=5.0)).posture
 
     engine = make_engine(inspection=OfAnyRelease())
-    with pytest.raises(PostureTooWeak, match="weaker than its spec"):
+    with pytest.raises(PostureTooWeak, match="weaker than its spec") as refused:
         await engine.create(spec())
+    assert "can set extended attributes" in str(refused.value)
     assert place.left() == []
     other = make_engine(inspection=Inspection())
     with pytest.raises(SandboxUnavailable, match="different releases"):
@@ -412,38 +383,9 @@ async def test_a_process_that_is_killed_at_any_step_of_a_creation_leaves_nothing
     monkeypatch.setattr("sandbox.engines.kubernetes.gates.LEASE_S", 1)
     killed, later = make_engine(), make_engine()
     await later.prepare()
-    await killed.prepare()
-    reached = asyncio.Event()
-    real = killed._parts.requests._ask
-
-    async def ask(asked: str, of: Any, *arguments: Any, **named: Any) -> Any:
-        meant = (asked, of.plural) == (verb, resource)
-        if meant and not after:
-            reached.set()
-            await asyncio.Event().wait()
-        answer = await real(asked, of, *arguments, **named)
-        if meant:
-            reached.set()
-            await asyncio.Event().wait()
-        return answer
-
-    monkeypatch.setattr(killed._parts.requests, "_ask", ask)
-    creating = asyncio.ensure_future(killed.create(spec()))
-    await asyncio.wait_for(reached.wait(), 30)
-    creating.get_loop()
-    monkeypatch.setattr(killed._parts.background, "begin", _never_done)
-    monkeypatch.setattr(killed._parts.gates.background, "begin", _never_done)
-    creating.cancel()
-    await asyncio.wait({creating}, timeout=1)
-    await lose(killed)
+    await kill_while_it_creates(killed, monkeypatch, verb, resource, after=after)
     assert await later.reconcile() == []
     await until(lambda: place.left() == [])
-
-
-def _never_done(work: Any) -> Any:
-    """Stand for a task that a killed process does not get to run."""
-    work.close()
-    return asyncio.get_running_loop().create_future()
 
 
 async def test_all_that_is_asked_of_the_cluster_is_granted_and_nothing_else_is(

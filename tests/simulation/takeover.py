@@ -41,15 +41,19 @@ class Runs:
         return [(run, len(run.hosts)) for run in itertools.islice(lost, _PAGE)]
 
     def follow(self, gateway: Gateway) -> Process:
-        """Look for runs and take them, as WaitingRuns does: one after the other, in the order of the page."""
-        costs = self._database.costs
-        yield self._simulation.chance.random() * _POLL_S
+        """Look for runs and take them, as WaitingRuns does: one after the other, in an order of its own."""
+        costs, chance = self._database.costs, self._simulation.chance
+        yield chance.random() * _POLL_S
         while gateway.alive:
             if self._database.up:
                 yield costs.read_s + costs.round_trip_s
-                for run, epoch in self.unhosted():
+                found = self.unhosted()
+                chance.shuffle(found)
+                for run, epoch in found:
                     yield costs.read_s + costs.round_trip_s
-                    yield from self._claim(gateway, run, epoch)
+                    if len(run.hosts) == epoch:
+                        yield costs.read_s + costs.round_trip_s
+                        yield from self._claim(gateway, run, epoch)
             yield _POLL_S
 
     def _claim(self, gateway: Gateway, run: Run, epoch: int) -> Process:

@@ -54,6 +54,7 @@ async def read_posture(spawner: Spawner, cgroup: Cgroup, daemon_socket: str) -> 
         socket_programs_refused=tool.get("SocketPrograms") == "0",
         seccomp_filters_refused=tool.get("SeccompFilters") == "0",
         landlock_version=max(0, landlock_version()),
+        extended_attributes_refused=tool.get("ExtendedAttributes") == "0",
     )
 
 

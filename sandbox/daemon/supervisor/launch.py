@@ -35,17 +35,18 @@ TOOL_UMASK = 0o022
 
 
 class ToolIdentity:
-    """The user of tool code, and whether it may install seccomp filters.
+    """The user of tool code, and whether it may install seccomp filters and set extended attributes.
 
     A uid of -1 is this process' own user, who cannot give processes a group: call_mark() marks them instead.
     """
 
-    __slots__ = ("gid", "own_filters", "uid")
+    __slots__ = ("attributes", "gid", "own_filters", "uid")
 
-    def __init__(self, uid: int, gid: int, *, own_filters: bool = False) -> None:
+    def __init__(self, uid: int, gid: int, *, own_filters: bool = False, attributes: bool = True) -> None:
         self.uid = uid
         self.gid = gid
         self.own_filters = own_filters
+        self.attributes = attributes
 
     @property
     def contained(self) -> bool:
@@ -196,6 +197,7 @@ def lower_oom_priority() -> None:
 
 _PR_GET_NO_NEW_PRIVS = 39
 _FAMILIES = 64  # more than Linux has
+_NO_DESCRIPTOR = 2**30
 _TYPES = (socket.SOCK_DGRAM, socket.SOCK_STREAM, socket.SOCK_RAW, socket.SOCK_SEQPACKET)
 
 
@@ -203,8 +205,9 @@ def describe_tool(output: int, daemon_socket: bytes, become_tool: Callable[[], N
     """Write /proc/self/status as the tool user to `output`, followed by more lines of the same form.
 
     OomScoreAdjMin is the lowest OOM score it can set, SocketClosed whether it cannot connect to the daemon's socket,
-    SocketFamilies the families of sockets it can create, SocketPrograms and SeccompFilters whether it can install any.
-    The kernel reports none of these, so they are tried out. NoNewPrivs is included because gVisor does not list it.
+    SocketFamilies the families of sockets it can create, SocketPrograms and SeccompFilters whether it can install any,
+    ExtendedAttributes whether it can set any. The kernel reports none of these, so they are tried out. NoNewPrivs is
+    included because gVisor does not list it.
     """
     try:
         # Opened first: a process that changed its user without an exec may not open its own files in /proc.
@@ -222,6 +225,7 @@ def describe_tool(output: int, daemon_socket: bytes, become_tool: Callable[[], N
     families = " ".join(str(family) for family in range(1, _FAMILIES) if _opens(family))
     report += b"SocketFamilies:\t%s\n" % families.encode()
     report += b"SocketPrograms:\t%d\n" % _takes_socket_program()
+    report += b"ExtendedAttributes:\t%d\n" % _sets_attributes()
     os.write(output, report + b"SocketClosed:\t%d\n" % _is_closed(daemon_socket))
 
 
@@ -259,6 +263,18 @@ def _takes_socket_program() -> bool:
                 if error.errno == errno.ENOPROTOOPT:
                     continue
             return True
+    return False
+
+
+def _sets_attributes() -> bool:
+    """Return whether any of the calls reaches the kernel, which finds no file; the filter fails with EOPNOTSUPP."""
+    for file, follows in (("", True), ("", False), (_NO_DESCRIPTOR, True)):
+        try:
+            os.setxattr(file, "user.airlock", b"", follow_symlinks=follows)
+        except OSError as error:
+            if error.errno == errno.EOPNOTSUPP:
+                continue
+        return True
     return False
 
 

@@ -15,7 +15,9 @@ BPF: programs on sockets, packet rings and, unless the policy allows them, secco
 many of them at once has deadlocked kernels. 32-bit x86 programs cannot use socketcall(), whose arguments are in memory,
 which a filter cannot read; Linux has had separate calls since 4.3.
 
-Extended attributes: Landlock does not restrict them, so tool code under file rules cannot set any.
+Extended attributes: Landlock does not restrict them, so tool code under file rules cannot set any. Nor can it where
+the engine does not limit the files of a tmpfs: 64 KiB of an ACL on each are memory of the host that no cgroup counts.
+The calls fail as on a file system without attributes, which programs know: `cp -a` copies what there is otherwise.
 """
 
 import os

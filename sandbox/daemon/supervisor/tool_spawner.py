@@ -165,7 +165,7 @@ def _serve(line: socket.socket, tool: launch.ToolIdentity, rules: FileRules | No
         launch.lower_oom_priority()
     # Tool code never runs without the filter, nor out of its domain.
     grants, refusal = (None, 0) if rules is None else _enter_domain(tool, rules)
-    attributes = rules is None
+    attributes = rules is None and tool.attributes
     filtered = not tool.contained or filter_tool_code(own_filters=tool.own_filters, attributes=attributes)
     _Children(line, tool, grants, refusal or (0 if filtered else errno.EPERM), in_domain=not refusal).serve()
 

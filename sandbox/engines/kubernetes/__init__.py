@@ -11,6 +11,7 @@
     workspaces                              a thread's files as a whole
     attached                                the sandboxes that this process uses, and what it shares with others
     gates, records                          a thread's record and its gate: one Lease
+    workloads                               what runs a sandbox: a Pod, or a Sandbox of agents.x-k8s.io
     setup                                   the instance's keys
     namespaces, allowance                   what each namespace of sandboxes has, and the most it may have
     preflight                               what every sandbox needs of a cluster, asked before the first is made
@@ -20,6 +21,7 @@
     manifests                               the objects: all isolation that a Pod has
     answers, refusals                       answers of the API, bounded; what the cluster forbids, and what to do
     kubernetes_requests                     the API: verbs, errors, retries, watches; imports kubernetes_asyncio
+    refusals                                what it means that the cluster forbids something
 
 The cluster sees digests and sizes; the names of threads are in the records of Leases alone (records.py).
 

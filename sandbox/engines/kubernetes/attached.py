@@ -63,6 +63,7 @@ class Attached:
     address: TlsAddress
     channel: Channel
     uses: SharedUses
+    pod_uid: str
     sandbox: ChannelSandbox | None = None
 
     @property
@@ -123,7 +124,7 @@ class AttachedSandboxes:
         one = self.by_id.get(name)
         if one is None or one.channel.lost is not None:
             return
-        reason = "its Pod no longer exists" if pod is None else pod.ended
+        reason = "its Pod no longer exists" if pod is None else pod.ended_as(one.pod_uid)
         if reason:
             log.warning("sandbox %s is lost: %s", name, reason)
             one.lose(reason)

@@ -12,7 +12,7 @@ from sandbox.client.channel import Channel
 from sandbox.engines import posture as judged
 from sandbox.engines.handshake import introduced
 from sandbox.engines.kubernetes.attached import Attached
-from sandbox.engines.kubernetes.kubernetes_requests import CLAIMS, PODS, Made
+from sandbox.engines.kubernetes.kubernetes_requests import CLAIMS, Made
 from sandbox.engines.kubernetes.manifests import RELAY_PORT
 from sandbox.engines.kubernetes.parts import Parts
 from sandbox.engines.kubernetes.pods import Pod
@@ -32,6 +32,8 @@ _ADDRESS_S = 60.0
 _UNSCHEDULABLE_S = 4.0
 # From then until the daemon answers: init containers, the daemon's start.
 _ANSWER_S = 30.0
+# How often it is asked why there is no Pod.
+_LOOK_S = 0.5
 _FIRST_DIAL_S = 0.01
 _LONGEST_DIAL_S = 0.1
 
@@ -66,7 +68,7 @@ class Boot:
     inspection: Inspection
 
     async def started(self, owner: Owner, record: Record, body: Made) -> Attached:
-        """Create a Pod, claim it and attach to its daemon, which has answered. Raises SandboxError."""
+        """Have a Pod started, claim it and attach to its daemon, which has answered. Raises SandboxError."""
         parts = self.parts
         pod = await self.placed(body)
         identity, relay = parts.identity(owner, record), parts.unclaimed(pod)
@@ -86,8 +88,8 @@ class Boot:
         return await self.dialled(pod, attached)
 
     async def placed(self, body: Made) -> Pod:
-        """Create a Pod and return it once it has an address. Raises SandboxError."""
-        await self.parts.namespaces.create(PODS, body)
+        """Have a Pod started and return it once it has an address. Raises SandboxError."""
+        await self.parts.workloads.start(body)
         return await self._addressed(body["metadata"]["name"], body)
 
     async def verified(self, one: Attached, spec: SandboxSpec) -> pb.Posture:
@@ -97,10 +99,11 @@ class Boot:
         return posture
 
     async def _addressed(self, name: str, body: Made) -> Pod:
-        """Return a Pod that was just created, once it has an address."""
+        """Return a Pod that was just started, once it has an address."""
         loop, pods = asyncio.get_running_loop(), self.parts.pods
         began_s = loop.time()
         waits_since_s: float | None = None
+        look_s = began_s + _LOOK_S
         seen = False
         while True:
             news = asyncio.ensure_future(pods.news())
@@ -116,15 +119,20 @@ class Boot:
                         raise pod.full()
                 elif seen:
                     raise SandboxUnavailable("the sandbox's Pod was deleted while it came up")
+                elif now_s >= look_s:
+                    look_s = now_s + _LOOK_S
+                    await self.parts.workloads.refuse_stillborn(body, lasting=now_s - began_s >= _UNSCHEDULABLE_S)
                 if now_s - began_s > _ADDRESS_S:
-                    raise await self._not_started(body)
+                    raise await self._not_started(body, seen=seen)
                 await asyncio.wait({news}, timeout=0.25)
             finally:
                 news.cancel()
 
-    async def _not_started(self, body: Made) -> SandboxUnavailable:
+    async def _not_started(self, body: Made, *, seen: bool) -> SandboxUnavailable:
         """Return why a Pod got no address: a volume that nothing makes is no refusal of its own."""
         name, namespace = body["metadata"]["name"], body["metadata"]["namespace"]
+        if not seen and (why := self.parts.workloads.absent(body)):
+            return SandboxUnavailable(f"the sandbox's Pod did not start within {_ADDRESS_S:.0f} s: {why}")
         used = [volume.get("persistentVolumeClaim", {}).get("claimName") for volume in body["spec"]["volumes"]]
         claims, _ = await self.parts.requests.list(CLAIMS, namespace, self.parts.site.selector(kind="workspace"))
         for claim in claims:

@@ -65,8 +65,9 @@ class Creation:
         await parts.namespaces.ready(spec)
         try:
             if resumed:
-                record = replace(gate.record, epoch=parts.new_epoch())
-                await parts.remove_pod(owner, record.sandbox)  # the process that was to start or stop it may have died
+                record = replace(gate.record, epoch=parts.new_epoch(), pod="")
+                # The process that was to start or stop it may have died.
+                await parts.workloads.stop(owner, record.sandbox)
             else:
                 record = await self._noted(gate, spec)
             body = manifests.pod(parts.site, spec, owner, record.sandbox, record.claim)
@@ -75,7 +76,7 @@ class Creation:
                 posture = await self.boot.verified(one, spec)
                 since_s = parts.lifetime.clock()
                 running = replace(record, state="running", since_s=since_s, ended_processes=0, fresh=False)
-                record = await gate.finish(running)
+                record = await gate.finish(replace(running, pod=one.pod_uid))
             except BaseException:
                 one.close()
                 raise
@@ -120,10 +121,12 @@ class Creation:
         try:
             await gate.write(record)  # or another process has taken over, and what has these names may be its own
             if resumed:
-                await parts.remove_pod(gate.owner, record.sandbox)
                 if isinstance(error, Exception) and not isinstance(error, EngineUnavailable):
+                    await parts.workloads.remove(gate.owner, record.sandbox)
                     await gate.write(record.without_sandbox())
                     parts.record(gate.owner, record, "removed", reason_of(error))
+                else:
+                    await parts.workloads.stop(gate.owner, record.sandbox)
             elif record.state == "creating":
                 await parts.remove_unfinished(gate.owner, record)
                 # Back to what it was before: a thread without files has no record.

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from sandbox.client.remote_processes import RemoteProcesses
 from sandbox.engines.engine import surplus
 from sandbox.engines.kubernetes.gates import Gate
-from sandbox.engines.kubernetes.kubernetes_requests import CLAIMS, LEASES, PODS, Made
+from sandbox.engines.kubernetes.kubernetes_requests import CLAIMS, LEASES, Made
 from sandbox.engines.kubernetes.listing import Listing
 from sandbox.engines.kubernetes.parts import Parts
 from sandbox.engines.kubernetes.records import Record, owner_in
@@ -102,7 +102,7 @@ class Endings:
         # Noted first: a later start removes what is left of the Pod.
         stopped = replace(record, state="stopped", since_s=parts.lifetime.clock(), ended_processes=ended)
         await gate.write(stopped)
-        await parts.remove_pod(gate.owner, record.sandbox)
+        await parts.workloads.stop(gate.owner, record.sandbox)
         log.info("sandbox %s is stopped: %s", record.sandbox, reason)
         also = f"; its background processes ({processes}) ended" if processes else ""
         parts.record(gate.owner, record, "idle_stopped", f"{reason}{also}")
@@ -188,8 +188,8 @@ class Endings:
         mine = {"tenant": digest(tenant)}
         await self.parts.prepared()
         removed = sum([await self._remove_files(owner, DELETED) for owner in await self._threads(mine)])
-        for made in await self._labelled(mine, "pods"):  # what has no record
-            await self.parts.remove_pod((digest(tenant), ""), made["metadata"]["name"])
+        for name in await self.parts.workloads.found(**mine):  # what has no record
+            await self.parts.workloads.remove((digest(tenant), ""), name)
         await self.parts.namespaces.remove(digest(tenant))
         return removed
 
@@ -203,7 +203,7 @@ class Endings:
         await self.parts.prepared()
         records = (Record.of(lease) for lease in await self._labelled(mine, "leases"))
         sandboxes = {record.sandbox for record in records if record.has_sandbox}
-        sandboxes |= {str(made["metadata"]["name"]) for made in await self._labelled(mine, "pods")}
+        sandboxes |= (await self.parts.workloads.found(**mine)).keys()
         return {"volumes": len(await self._labelled(mine, "claims")), "containers": len(sandboxes)}
 
     async def remove_workspaces(self) -> None:
@@ -225,9 +225,8 @@ class Endings:
     async def _labelled(self, labels: Mapping[str, str], what: str) -> list[Made]:
         """Return the objects of a kind, without those that are being deleted."""
         site = self.parts.site
-        resource, kind = {"claims": (CLAIMS, "workspace"), "leases": (LEASES, "thread"), "pods": (PODS, "")}[what]
-        selector = site.selector(**labels, **({"kind": kind} if kind else {}))
+        resource, kind = {"claims": (CLAIMS, "workspace"), "leases": (LEASES, "thread")}[what]
         namespace = site.namespace if resource == LEASES else site.scope(labels.get("tenant", ""))
-        found, _ = await self.parts.requests.list(resource, namespace, selector)
+        found, _ = await self.parts.requests.list(resource, namespace, site.selector(**labels, kind=kind))
         there = [made for made in found if not made["metadata"].get("deletionTimestamp")]
         return there if resource == LEASES else [made for made in there if site.has(made)]

@@ -66,6 +66,7 @@ STORAGE_CLASSES = Resource("storage.k8s.io", "v1", "storageclasses")
 QUOTAS = Resource("", "v1", "resourcequotas")
 LIMIT_RANGES = Resource("", "v1", "limitranges")
 NAMESPACES = Resource("", "v1", "namespaces")
+SANDBOXES = Resource("agents.x-k8s.io", "v1beta1", "sandboxes")
 
 # Of the warm pool, which there is in one namespace for all tenants.
 _OF_POOL: Mapping[Resource, frozenset[str]] = {PODS: frozenset({"get", "patch"}), CLAIMS: frozenset({"get", "patch"})}
@@ -101,6 +102,9 @@ NAMED: Mapping[Resource, str] = {
 }
 """The one object of a kind in each tenant's namespace, by its name."""
 
+SANDBOX_VERBS: Mapping[Resource, frozenset[str]] = {SANDBOXES: frozenset({"create", "delete", "get", "list", "patch"})}
+"""What is asked besides in the mode agent-sandbox, of the namespaces of sandboxes."""
+
 GATEWAY_VERBS: Mapping[Resource, frozenset[str]] = {SECRETS: frozenset({"create", "get"})}
 """All that is asked of the gateway's own namespace, for the key of the instance's authority."""
 
@@ -109,6 +113,8 @@ _OF_EVERYBODY: Mapping[Resource, frozenset[str]] = {
     STORAGE_CLASSES: frozenset({"get"}),
 }
 # No role has to grant these: everybody may ask what he may do, and a class that cannot be read is merely not known.
+
+_GRANTED = {**CLUSTER_VERBS, **VERBS, **SANDBOX_VERBS, **_OF_EVERYBODY}
 
 
 class Conflict(SandboxUnavailable):
@@ -177,10 +183,12 @@ class KubernetesRequests:
         """Replace an object and return it; Conflict if it has changed, None if it is gone."""
         return await self._ask("update", resource, namespace, made["metadata"]["name"], body=made)
 
-    async def swap(self, resource: Resource, namespace: str, name: str, version: str, metadata: Made) -> Made | None:
-        """Change an object's metadata if it is as it was at a version, and return it; as update() otherwise."""
-        body = {"metadata": {**metadata, "resourceVersion": version}}
-        return await self._ask("patch", resource, namespace, name, body=body)
+    async def patch(self, resource: Resource, namespace: str, name: str, change: Made) -> Made | None:
+        """Merge a change into an object and return it; None if it is gone.
+
+        One that names a resourceVersion is merged only into the object as it was then, or Conflict.
+        """
+        return await self._ask("patch", resource, namespace, name, body=change)
 
     async def delete(self, resource: Resource, namespace: str, name: str, *, version: str = "", uid: str = "") -> bool:
         """Begin to delete an object, return whether it was there.
@@ -273,7 +281,7 @@ class KubernetesRequests:
         body: Made | None = None,
     ) -> Made | None:
         """Return the answer; None for 404."""
-        if verb not in (VERBS.get(resource) or CLUSTER_VERBS.get(resource) or _OF_EVERYBODY[resource]):
+        if verb not in _GRANTED[resource]:
             raise AssertionError(f"{verb} {resource.plural} is not among the verbs that the gateway is granted")
         method = _METHODS.get(verb, "GET")
         pause_s, renewed = _FIRST_PAUSE_S, False

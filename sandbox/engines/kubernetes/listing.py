@@ -57,7 +57,7 @@ class Listing:
         pod = self.parts.pods.items.get(record.sandbox)
         if record.state != "running":
             return record.listed("creating")
-        state, reason = _state(pod)
+        state, reason = _state(pod, record.pod)
         if state == "failed":
             return record.listed("failed", None, "" if at_work else reason)
         mine = self.parts.attached.by_id.get(record.sandbox)
@@ -107,10 +107,9 @@ class Listing:
         return max(known.record.since_s, 0.0 if mine is None else mine.uses.used_s)
 
 
-def _state(pod: Pod | None) -> tuple[State, str]:
-    if pod is None:
-        return "failed", "its Pod no longer exists"
-    return ("failed", pod.ended) if pod.ended else ("running", "")
+def _state(pod: Pod | None, uid: str) -> tuple[State, str]:
+    reason = "its Pod no longer exists" if pod is None else pod.ended_as(uid)
+    return ("failed", reason) if reason else ("running", "")
 
 
 def _usage(health: Health, posture: pb.Posture) -> Usage:

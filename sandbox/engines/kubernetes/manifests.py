@@ -20,13 +20,7 @@ from sandbox.engines.containment import (
     tmp_limit_bytes,
     user_pair,
 )
-from sandbox.engines.kubernetes.kubernetes_requests import (
-    NAMED,
-    NETWORK_POLICIES,
-    SECRETS,
-    Made,
-    Resource,
-)
+from sandbox.engines.kubernetes.kubernetes_requests import NAMED, NETWORK_POLICIES, SECRETS, Made, Resource
 from sandbox.protocols import WORKSPACE
 from sandbox.sandbox import Owner, SandboxSpec, digest
 from sandbox.tls.identity import gateway_name
@@ -73,8 +67,9 @@ class Site:
     `runtime_volume`: whether the daemon's bundle is copied from `runtime_image` into each Pod, or mounted, which needs
     image volumes. `gateway_namespace` and `gateway_selector` say which Pods may reach a sandbox's relay, and
     `gateway_cidrs` which addresses outside of Pods. `keys` is the namespace of the instance's key, by default that of
-    the gateway. With `namespace_per_tenant` only the threads' Leases are in `namespace`. `tenants` has what is
-    otherwise for some tenants, by their digests: of the four fields before it.
+    the gateway. `mode` is what runs a sandbox: a Pod, or a Sandbox of agents.x-k8s.io; "auto" means the latter where
+    the cluster serves it. With `namespace_per_tenant` only the threads' Leases are in `namespace`. `tenants` has what
+    is otherwise for some tenants, by their digests: of the four fields before it.
     """
 
     instance: str
@@ -92,6 +87,7 @@ class Site:
     tolerations: Sequence[Mapping[str, Any]] = ()
     topology_spread: Sequence[Mapping[str, Any]] = ()
     tenants: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    mode: Literal["auto", "pods", "agent-sandbox"] = "auto"
 
     @property
     def keys_namespace(self) -> str:
@@ -246,6 +242,18 @@ def _placement(site: Site) -> Made:
     return {name: value for name, value in chosen.items() if value}
 
 
+def sandbox(pod: Made) -> Made:
+    """Return the Sandbox of agents.x-k8s.io whose controller makes a Pod.
+
+    The claim is the Pod's, not the Sandbox's, for the controller removes its own with it. Labels reach the Pod by the
+    template: the network policy and the mirror go by them.
+    """
+    metadata = pod["metadata"]
+    template = {"metadata": {"labels": metadata["labels"]}, "spec": pod["spec"]}
+    spec = {"operatingMode": "Running", "podTemplate": template}
+    return {"apiVersion": "agents.x-k8s.io/v1beta1", "kind": "Sandbox", "metadata": metadata, "spec": spec}
+
+
 def _bundle_volume(site: Site) -> Made:
     if site.runtime_volume == "image":
         return {"name": "bundle", "image": {"reference": site.runtime_image, "pullPolicy": "IfNotPresent"}}
@@ -275,7 +283,11 @@ def _prepare(site: Site) -> Made:
 
 
 def _relay(site: Site) -> Made:
-    """Return the container that ends TLS: it shares the channel's directory with the daemon, and nothing else."""
+    """Return the container that ends TLS: of files it shares the channel's directory with the daemon, and no other.
+
+    All containers of a Pod share its network, IPC namespace and /dev/shm, so tool code is there, too. The relay must
+    use none of it but its port: no shared memory or queue, no abstract socket, nothing on loopback (docs/channel.md).
+    """
     options = {
         "--listen": f"$(POD_IP):{RELAY_PORT}",
         "--socket": f"{CHANNEL_DIRECTORY}/daemon.sock",
@@ -304,6 +316,8 @@ def _daemon(site: Site, spec: SandboxSpec, claim_name: str) -> Made:
         "--workspace-files": limits.workspace_files,
         "--disk-reserve-bytes": limits.disk_reserve_bytes,
         "--seccomp-filters": int(limits.seccomp_filters),
+        # A kubelet gives a tmpfs no limit of files (sandbox/engines/posture.py).
+        "--extended-attributes": 0,
         # A Pod cannot say these. The kernel counts processes by user, and these users are the claim's alone.
         "--open-files": limits.open_files,
         "--processes": limits.pids,

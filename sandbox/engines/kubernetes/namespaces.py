@@ -86,15 +86,20 @@ class Namespaces:
                 return
             await self._look(namespace, tenant, spec.limits)
 
-    async def create(self, resource: Resource, made: Made) -> None:
-        """Create an object in a namespace that was ready."""
+    async def create(self, resource: Resource, made: Made) -> bool:
+        """Create an object in a namespace that was ready; return False where there is one of its name.
+
+        Names have a random part, so of a new one an earlier attempt, whose answer was lost, has made it.
+        """
         namespace, began_s = made["metadata"]["namespace"], asyncio.get_running_loop().time()
-        with suppress(Conflict):  # names have a random part: an earlier attempt, whose answer was lost, made it
+        with suppress(Conflict):
             try:
                 await self.requests.create(resource, namespace, made)
             except (EngineFull, NamespaceMissing):
                 await self._look_since(namespace, began_s)
                 await self.requests.create(resource, namespace, made)
+            return True
+        return False
 
     async def _look_since(self, namespace: str, since_s: float) -> None:
         """Look at a namespace again, unless that was done since a time."""

@@ -24,6 +24,7 @@ from sandbox.engines.kubernetes.pods import Pod
 from sandbox.engines.kubernetes.records import Known, Record, owner_in
 from sandbox.engines.kubernetes.setup import Setup, unclaimed_name
 from sandbox.engines.kubernetes.unowned import Unowned
+from sandbox.engines.kubernetes.workloads import Workloads, chosen_workloads
 from sandbox.engines.lifetime import Lifetime
 from sandbox.engines.pooled_sandbox import is_pooled
 from sandbox.errors import DaemonLost, SandboxError, SandboxUnavailable
@@ -58,15 +59,24 @@ class Parts:
         of_all = (PODS, self.site.scope(), selector)
         self.pods = Mirror(self.requests, of_all, Pod.of, self._note_pod, self.site.has)
         self.leases = Mirror(self.requests, (LEASES, where, f"{selector},{manifests.STATE}"), Known.of)
-        self.unowned = Unowned(self.requests, self.site, self.pods, self._pod_ended)
+        self.unowned = Unowned(self.requests, self.site, self.pods, lambda: self.workloads)
         self.gates = Gates(self.requests, self.site, self.leases, self.process, self.lifetime.clock)
         self.later: list[asyncio.Task[None]] = []
+        self._workloads: Workloads | None = None
         self._preparing = asyncio.Lock()
+
+    @property
+    def workloads(self) -> Workloads:
+        if self._workloads is None:
+            raise SandboxUnavailable("the engine is not prepared")
+        return self._workloads
 
     async def prepared(self) -> None:
         """Have what every sandbox needs; raises SandboxError, and tries again the next time."""
         async with self._preparing:
             await self.setup.prepare()
+            if self._workloads is None:
+                self._workloads = await chosen_workloads(self.requests, self.site, self.namespaces, self)
             await self.namespaces.prepare()
             await self.pods.start()
             await self.leases.start()
@@ -81,21 +91,23 @@ class Parts:
     def made(self, spec: SandboxSpec, owner: Owner, record: Record) -> str:
         """Return the digest of a sandbox of a spec over a thread's files."""
         pod = manifests.pod(self.site, spec, owner, record.sandbox, record.claim)
-        return manifests.made_digest({**pod, "limits": asdict(spec.limits)})  # a Pod cannot have all of them
+        body = self.workloads.body(pod)
+        return manifests.made_digest({**body, "limits": asdict(spec.limits)})  # a Pod cannot have all of them
 
     def new_epoch(self) -> int:
         return time.time_ns()
 
     # --- Pods ---
 
-    async def remove_pod(self, owner: Owner | None, name: str) -> None:
+    async def pod_removed(self, owner: Owner | None, name: str) -> None:
         """Remove a Pod and wait for its end; of one whose node was lost no end is seen."""
         known = self.pods.items.get(name)
         with suppress(Conflict):  # another gateway's by now, under the same name
             if await self.requests.delete(PODS, self.site.namespace_of(owner), name, uid=known.uid if known else ""):
-                await self._pod_ended(name)
+                await self.pod_ended(name)
 
-    async def _pod_ended(self, name: str) -> None:
+    async def pod_ended(self, name: str) -> None:
+        """Wait for the end of a Pod; of one whose node was lost no end is seen."""
         known = self.pods.items.get(name)
         deadline_s = asyncio.get_running_loop().time() + _END_S
         while known is not None and asyncio.get_running_loop().time() < deadline_s:
@@ -113,7 +125,7 @@ class Parts:
         """Remove a thread's sandbox, whatever it does, and record that; its files stay."""
         record = gate.record
         self.attached.let_go(record.sandbox)
-        await self.remove_pod(gate.owner, record.sandbox)
+        await self.workloads.remove(gate.owner, record.sandbox)
         await gate.write(record.without_sandbox(ended_processes=ended_processes))
         self.record(gate.owner, record, "removed", reason)
 
@@ -130,7 +142,7 @@ class Parts:
             await gate.write(replace(record, carrier="", other_claim=""))
 
     async def remove_unfinished(self, owner: Owner, record: Record) -> None:
-        """Remove the Pods and claims that a record notes and that are not done."""
+        """Remove what runs, and the claims, that a record notes and that are not done."""
         creating = record.state == "creating"
         if creating and is_pooled(record.sandbox) and record.fresh:
             # Noted before the claim, which may have gone to another thread.
@@ -138,7 +150,7 @@ class Parts:
             return
         for pod in (record.sandbox if creating else "", record.carrier):
             if pod:
-                await self.remove_pod(owner, pod)
+                await self.workloads.remove(owner, pod)
         for claim in (record.claim if creating and record.fresh else "", record.other_claim):
             if claim:
                 await self.requests.delete(CLAIMS, self.site.namespace_of(owner), claim)
@@ -173,12 +185,14 @@ class Parts:
         if pod is None or not pod.address:
             await self.pods.refresh()
             pod = self.pods.items.get(record.sandbox)
-        if pod is None or pod.ended or not pod.address:
-            raise SandboxUnavailable("its Pod no longer exists" if pod is None else pod.ended or "it has no address")
+        if pod is None:
+            raise SandboxUnavailable("its Pod no longer exists")
+        if pod.ended_as(record.pod) or not pod.address:
+            raise SandboxUnavailable(pod.ended_as(record.pod) or "it has no address")
         name = sandbox_name(self.site.instance, record.sandbox, owner, record.epoch)
         address = self.address(pod.address, name)
         channel, presence = await self.dial(address)
-        return Attached(owner, record.sandbox, address, channel, SharedUses(presence, self.lifetime.clock))
+        return Attached(owner, record.sandbox, address, channel, SharedUses(presence, self.lifetime.clock), pod.uid)
 
     async def dial(self, address: TlsAddress) -> tuple[Channel, Presence]:
         """Attach to the daemon at an address; raises as attach()."""

@@ -64,6 +64,10 @@ class Pod:
             unreachable=status.get("reason") == "NodeLost" or disrupted.get("reason") == "DeletionByTaintManager",
         )
 
+    def ended_as(self, uid: str) -> str:
+        """Return why the sandbox is lost that was in the Pod of a uid, which "" leaves open; "" while it may live."""
+        return "its Pod was deleted, and the cluster made another one" if uid not in ("", self.uid) else self.ended
+
     def refuse_stillborn(self) -> None:
         """Raise SandboxUnavailable, of the fitting class, for a Pod that does not come up by itself."""
         if self.no_image is not None:

@@ -14,6 +14,8 @@ from sandbox.engines.kubernetes.kubernetes_requests import (
     NAMED,
     PODS,
     REVIEWS,
+    SANDBOX_VERBS,
+    SANDBOXES,
     VERBS,
     KubernetesRequests,
     Made,
@@ -35,7 +37,7 @@ class Preflight:
 
     async def refuse(self) -> None:
         """Raise SandboxError for what would fail every sandbox, but for what may pass, as a full quota does."""
-        missing = await self.missing()
+        missing = await self.missing(sandboxes=await self.uses_sandboxes())
         if missing:
             raise SandboxUnavailable(
                 f"the gateway's account lacks permissions: grant {'; '.join(missing)}. The Role of the Helm chart, "
@@ -46,9 +48,28 @@ class Preflight:
         except EngineFull:
             return
 
-    async def missing(self) -> Sequence[str]:
-        """Return what the account may not do, a text for each resource."""
-        first, *others = self._asked()
+    async def uses_sandboxes(self) -> bool:
+        """Return whether sandboxes are Sandboxes of agents.x-k8s.io, not Pods alone.
+
+        Raises SandboxUnavailable where the cluster does not serve what the site's mode asks for.
+        """
+        if self.site.mode == "pods":
+            return False
+        found, _ = await self.requests.about(f"/apis/{SANDBOXES.group}")
+        versions = [str(one["version"]) for one in (found or {}).get("versions") or ()]
+        if SANDBOXES.version in versions:
+            return True
+        if not versions and self.site.mode == "auto":
+            return False
+        served = f"{SANDBOXES.group}/{', '.join(versions)} alone" if versions else f"no {SANDBOXES.group}"
+        raise SandboxUnavailable(
+            f"the cluster serves {served}, and sandboxes need {SANDBOXES.version} of it: install agent-sandbox 1.0 or "
+            "later, or set sandbox.kubernetes.mode: pods"
+        )
+
+    async def missing(self, *, sandboxes: bool) -> Sequence[str]:
+        """Return what the account may not do, a text for each resource; `sandboxes` as uses_sandboxes() says."""
+        first, *others = asked = self.asked(sandboxes=sandboxes)
         answers = [await self._may(*first)]  # alone: it finds out whether anything answers
         try:
             async with asyncio.TaskGroup() as group:
@@ -57,7 +78,7 @@ class Preflight:
             raise failed.exceptions[0] from failed
         answers += [task.result() for task in tasks]
         listed: dict[tuple[Resource, str], list[str]] = {}
-        for (resource, verb, namespace, _), may in zip(self._asked(), answers, strict=True):
+        for (resource, verb, namespace, _), may in zip(asked, answers, strict=True):
             if not may:
                 listed.setdefault((resource, namespace), []).append(verb)
         return [
@@ -65,12 +86,7 @@ class Preflight:
             for (resource, where), found in listed.items()
         ]
 
-    @property
-    def count(self) -> int:
-        """How many permissions are asked for."""
-        return len(self._asked())
-
-    def _asked(self) -> Sequence[tuple[Resource, str, str, str]]:
+    def asked(self, *, sandboxes: bool) -> Sequence[tuple[Resource, str, str, str]]:
         """Return what is to be granted: resource, verb, namespace or "" for all, and name or "" for any."""
         site = self.site
         asked = [(site.keys_namespace, GATEWAY_VERBS)]
@@ -78,6 +94,8 @@ class Preflight:
             asked += [(site.namespace, {LEASES: VERBS[LEASES]}), ("", CLUSTER_VERBS)]
         else:
             asked += [(site.namespace, VERBS)]
+        if sandboxes:
+            asked += [(site.scope(), SANDBOX_VERBS)]
         return [
             (resource, verb, where, NAMED.get(resource, "") if not where and verb in ("get", "update") else "")
             for where, verbs in asked
@@ -108,11 +126,6 @@ class Preflight:
         """Return why the namespace does not admit the Pod of a sandbox: its level, quota or RuntimeClass."""
         name = _trial_name("pod")
         return await self._refused(PODS, manifests.pod(self.site, spec, _NO_OWNER, name, name))
-
-    async def served(self, group: str) -> Sequence[str]:
-        """Return the versions of an API group that the cluster serves."""
-        found, _ = await self.requests.about(f"/apis/{group}")
-        return [str(one["version"]) for one in (found or {}).get("versions") or ()]
 
     async def _refused(self, resource: Resource, made: Made) -> SandboxError | None:
         try:

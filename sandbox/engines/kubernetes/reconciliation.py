@@ -32,14 +32,15 @@ class Reconciliation:
         # A copy that may be old would take what a record has just named for an orphan: Pods first, then records.
         await parts.pods.refresh()
         pods = [*parts.pods.items.values()]
+        found = {**await parts.workloads.found(kind="sandbox"), **await parts.workloads.found(kind="carrier")}
         await parts.leases.refresh()
         known = sorted(parts.leases.items.values(), key=lambda one: one.record.created_s, reverse=True)
         noted = {name for one in known for name in (one.record.sandbox, one.record.carrier)}
         await self.pool.reconcile([pod for pod in pods if pod.name not in noted])
-        for pod in pods:
-            if pod.kind in _NOTED_KINDS and pod.name not in noted:
-                log.info("removing the orphaned Pod %s", pod.name)
-                await parts.remove_pod(pod.owner, pod.name)
+        for name, owner in found.items():
+            if name not in noted:
+                log.info("removing %s, of which no record says", name)
+                await parts.workloads.remove(owner, name)
         shut = [one.owner for one in known if not await self._looked(one.owner, wait_s=0)]
         if shut:
             parts.later.append(asyncio.create_task(self._later(shut)))
@@ -61,7 +62,7 @@ class Reconciliation:
             await self.parts.clean(gate)
             record = gate.record
             if record.state == "stopped" and record.sandbox in self.parts.pods.items:
-                await self.parts.remove_pod(owner, record.sandbox)
+                await self.parts.workloads.stop(owner, record.sandbox)
             if record.state == "running" and record.sandbox not in self.parts.attached.by_id:
                 await self._adopt(gate)
             return True

@@ -24,8 +24,8 @@ class Record:
     `sandbox` is its id and the name of its Pod, "" in the state "files", in which there is none. `claim` is the volume
     claim with the thread's files, `fresh` one that was made for a sandbox that has not come up yet. `carrier` and
     `other_claim` are a Pod and a claim that are only there while files are saved or replaced: where the gate is free
-    they are to be removed. `made` is the digest of how the sandbox was made,
-    `epoch` the number of its start. `thread` is what the owner calls it.
+    they are to be removed. `made` is the digest of how the sandbox was made, `epoch` the number of its start, `pod` the
+    uid of the Pod that it was started in. `thread` is what the owner calls it.
     """
 
     state: RecordState = "files"
@@ -36,6 +36,7 @@ class Record:
     carrier: str = ""
     made: str = ""
     epoch: int = 0
+    pod: str = ""
     created_s: float = 0.0
     since_s: float = 0.0
     thread: str = ""

@@ -1,10 +1,10 @@
-"""What the cluster forbids: the typed errors, each with what to do."""
+"""What it means that the cluster forbids something, and what to do about it."""
 
 from sandbox.errors import EngineFull, RuntimeMissing, SandboxUnavailable
 
 
-def forbidden(verb: str, resource: str, namespace: str, said: str) -> SandboxUnavailable:
-    """Return the error of a request that the cluster forbids, by what it said of that."""
+def forbidden(verb: str, plural: str, namespace: str, said: str) -> SandboxUnavailable:
+    """Return the error of a request that the cluster forbids, or of one of its controllers."""
     if "exceeded quota" in said or "maximum" in said:
         return EngineFull(
             f"namespace {namespace!r} has no room left: {said}. Remove sandboxes or workspaces, or raise its "
@@ -24,6 +24,6 @@ def forbidden(verb: str, resource: str, namespace: str, said: str) -> SandboxUna
         )
     if "cannot" in said:
         return SandboxUnavailable(
-            f"the gateway's account lacks a permission: grant {verb} on {resource} in namespace {namespace!r} ({said})"
+            f"the gateway's account lacks a permission: grant {verb} on {plural} in namespace {namespace!r} ({said})"
         )
-    return SandboxUnavailable(f"the cluster refuses to {verb} {resource}: {said}")
+    return SandboxUnavailable(f"the cluster refuses to {verb} {plural}: {said}")

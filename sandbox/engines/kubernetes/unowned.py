@@ -4,7 +4,7 @@ Each write names the version that it replaces, so of several processes one succe
 objects say. The version may come from such a copy: one that is old costs a further request, and nothing else.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from sandbox.engines.kubernetes import manifests
@@ -13,6 +13,7 @@ from sandbox.engines.kubernetes.manifests import Site
 from sandbox.engines.kubernetes.mirror import Mirror
 from sandbox.engines.kubernetes.pods import Pod
 from sandbox.engines.kubernetes.records import owner_in
+from sandbox.engines.kubernetes.workloads import Workloads
 from sandbox.errors import SandboxUnavailable
 from sandbox.sandbox import Owner
 
@@ -22,35 +23,40 @@ _ATTEMPTS = 8
 
 @dataclass(frozen=True)
 class Unowned:
-    """`ended` waits for the end of a Pod that is being deleted."""
+    """`workloads` is what is chosen when the engine is prepared: where that is a Sandbox, it is taken, not its Pod."""
 
     requests: KubernetesRequests
     site: Site
     pods: Mirror[Pod]
-    ended: Callable[[str], Awaitable[None]]
+    workloads: Callable[[], Workloads]
 
     async def take_pod(self, name: str, owner: Owner) -> bool:
         """Give a Pod to a thread; False where it is gone, or another thread's."""
-        return await self._taken(PODS, name, self.pods.version(name), self.site.labels("sandbox", owner))
+        workloads = self.workloads()
+        version = self.pods.version(name) if workloads.resource is PODS else ""
+        change = workloads.relabelled(self.site.labels("sandbox", owner))
+        return await self._taken(workloads.resource, name, version, owner, change)
 
     async def take_claim(self, name: str, version: str, owner: Owner) -> bool:
         """Give the claim of a thread's Pod to the thread, too. Who has the Pod has no rival for it."""
-        return await self._taken(CLAIMS, name, version, self.site.labels("workspace", owner))
+        change = {"metadata": {"labels": self.site.labels("workspace", owner)}}
+        return await self._taken(CLAIMS, name, version, owner, change)
 
     async def remove(self, pod: str, claim: str, owner: Owner | None = None) -> None:
         """Remove a Pod and its claim, unless they are a thread's, another one than `owner`."""
-        version = self.pods.version(pod) if self._seems_unowned(pod) else ""
-        if pod and await self._removed(PODS, pod, version, owner):
-            await self.ended(pod)
+        workloads = self.workloads()
+        version = self.pods.version(pod) if workloads.resource is PODS and self._seems_unowned(pod) else ""
+        if pod and await self._removed(workloads.resource, pod, version, owner):
+            await workloads.ended_with(None, pod)
         if claim:
             await self._removed(CLAIMS, claim, "", owner)
 
-    async def _taken(self, resource: Resource, name: str, version: str, labels: dict[str, str]) -> bool:
-        owner = labels[manifests.TENANT], labels[manifests.THREAD]
+    async def _taken(self, resource: Resource, name: str, version: str, owner: Owner, change: Made) -> bool:
         for _ in range(_ATTEMPTS):
             if version:
                 try:
-                    made = await self.requests.swap(resource, self.site.namespace, name, version, {"labels": labels})
+                    versioned = {**change, "metadata": {**change["metadata"], "resourceVersion": version}}
+                    made = await self.requests.patch(resource, self.site.namespace, name, versioned)
                     if made is not None and resource is PODS:
                         self.pods.put(made)
                     return made is not None and "deletionTimestamp" not in made["metadata"]

@@ -129,7 +129,7 @@ class Workspaces:
             await parts.namespaces.create(CLAIMS, manifests.claim(site, owner, second, spec))
         carried = replace(spec, image=site.runtime_image)
         body = manifests.pod(site, carried, owner, name, claim, kind="carrier")
-        noted = replace(record, sandbox=name, epoch=parts.new_epoch())
+        noted = replace(record, sandbox=name, epoch=parts.new_epoch(), pod="")
         try:
             one = await self.boot.started(owner, noted, body)
             try:
@@ -141,7 +141,7 @@ class Workspaces:
             await asyncio.shield(self._removed(gate, name))
 
     async def _removed(self, gate: Gate, name: str) -> None:
-        await self.parts.remove_pod(gate.owner, name)
+        await self.parts.workloads.remove(gate.owner, name)
         await gate.write(replace(gate.record, carrier=""))
 
     async def _read(self, channel: Channel, take: Callable[[Contents], _Value]) -> _Value:

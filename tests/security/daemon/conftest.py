@@ -30,7 +30,13 @@ def image() -> str:
 
 
 @pytest.fixture(scope="module")
-def running(image: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
+def options() -> tuple[str, ...]:
+    """What the daemon is started with."""
+    return ()
+
+
+@pytest.fixture(scope="module")
+def running(image: str, options: tuple[str, ...], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
     channel = tmp_path_factory.mktemp("channel")
     channel.chmod(0o770)
     if os.getuid() != 0:
@@ -38,7 +44,7 @@ def running(image: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sa
     os.chown(channel, 0, GATEWAY_GID)
     container = docker.from_env().containers.run(
         image,
-        ["python3", "-m", "sandbox.daemon"],
+        ["python3", "-m", "sandbox.daemon", *options],
         entrypoint="",
         detach=True,
         user=f"0:{GATEWAY_GID}",

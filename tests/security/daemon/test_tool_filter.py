@@ -173,6 +173,7 @@ def test_the_posture_shows_what_tool_code_was_refused_when_it_tried(client: Clie
     assert list(posture.tool_socket_families) == [1, 2, 10]
     assert posture.socket_programs_refused
     assert posture.seccomp_filters_refused
+    assert not posture.extended_attributes_refused
 
 
 def test_there_is_no_filter_for_a_machine_whose_calls_are_not_known() -> None:

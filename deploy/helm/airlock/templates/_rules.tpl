@@ -1,5 +1,5 @@
 {{/*
-What a gateway asks of the Kubernetes API: VERBS, GATEWAY_VERBS, CLUSTER_VERBS and NAMED of
+What a gateway asks of the Kubernetes API: VERBS, SANDBOX_VERBS, GATEWAY_VERBS, CLUSTER_VERBS and NAMED of
 sandbox/engines/kubernetes/kubernetes_requests.py, with which a test compares this.
 */}}
 {{- define "airlock.rules.sandboxes" -}}
@@ -15,7 +15,14 @@ sandbox/engines/kubernetes/kubernetes_requests.py, with which a test compares th
 - apiGroups: [networking.k8s.io]
   resources: [networkpolicies]
   verbs: [create, get, update]
+{{ include "airlock.rules.objects" . }}
 {{ include "airlock.rules.records" . }}
+{{- end }}
+
+{{- define "airlock.rules.objects" -}}
+- apiGroups: [agents.x-k8s.io]
+  resources: [sandboxes]
+  verbs: [create, delete, get, list, patch]
 {{- end }}
 
 {{- define "airlock.rules.records" -}}
@@ -58,4 +65,5 @@ sandbox/engines/kubernetes/kubernetes_requests.py, with which a test compares th
   resources: [networkpolicies]
   resourceNames: [airlock-sandboxes]
   verbs: [get, update]
+{{ include "airlock.rules.objects" . }}
 {{- end }}

@@ -11,7 +11,7 @@ import pytest
 from sandbox.engines.containment import CAPABILITIES
 from sandbox.engines.docker.boot import Blueprint
 from sandbox.engines.docker.container_config import Site
-from sandbox.engines.posture import HostKernel, landlock_of, own_namespaces, weaknesses
+from sandbox.engines.posture import HostKernel, kubernetes, landlock_of, own_namespaces, weaknesses
 from sandbox.errors import PostureTooWeak
 from sandbox.sandbox import SandboxLimits, SandboxSpec
 from sandbox.v1 import channel_pb2 as pb
@@ -119,6 +119,14 @@ def test_seccomp_filters_that_the_policy_allows_are_no_weakness() -> None:
     assert weaknesses(posture(seccomp_filters_refused=False), asked) == []
 
 
+def test_extended_attributes_are_a_weakness_where_nothing_limits_the_files_of_a_tmpfs() -> None:
+    assert weaknesses(posture(extended_attributes_refused=False), spec()) == []
+    promise = kubernetes(pids_limited=True)
+    assert weaknesses(posture(extended_attributes_refused=True), spec(), promise=promise) == []
+    (said,) = weaknesses(posture(extended_attributes_refused=False), spec(), promise=promise)
+    assert "can set extended attributes" in said
+
+
 def test_limits_tighter_than_asked_are_no_weakness() -> None:
     tighter = posture(memory_limit_bytes=1, memory_swap_limit_bytes=1, pids_limit=1, cpu_limit_millis=1)
     assert weaknesses(tighter, spec()) == []
@@ -222,6 +230,13 @@ def test_every_capability_that_a_container_is_given_is_allowed_and_has_its_numbe
     names = {"CHOWN": 0, "KILL": 5, "SETGID": 6, "SETUID": 7}
     assert set(CAPABILITIES) == set(names)
     assert weaknesses(posture(capabilities_bounding=sum(1 << number for number in names.values())), spec()) == []
+
+
+def test_a_virtual_machine_has_a_network_namespace_of_its_own_that_is_its_first() -> None:
+    first = posture(namespaces=namespaces(net=0xEFFFFFF9))
+    assert weaknesses(first, spec("kata")) == []
+    assert weaknesses(first, spec())
+    assert weaknesses(posture(namespaces=namespaces(net=0xEFFFFFF9, pid=0xEFFFFFFC)), spec("kata"))
 
 
 def test_under_gvisor_the_kernel_s_limits_are_not_looked_at_but_users_mounts_and_capabilities_are() -> None:

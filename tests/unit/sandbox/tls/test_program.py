@@ -95,6 +95,26 @@ async def test_a_relay_is_not_reached_from_its_own_network(tmp_path: Path) -> No
         relay.end()
 
 
+async def test_a_relay_makes_nothing_that_tool_code_of_its_pod_could_open_but_its_port(sandbox: Sandbox) -> None:
+    """The containers of a Pod share network, IPC and /dev/shm."""
+    assert await sandbox.ping()
+    process = Made.last.relay.process
+    assert process is not None
+    of_process = Path(f"/proc/{process.pid}")
+    opened = [os.readlink(file) for file in (of_process / "fd").iterdir()]
+    local = [row for row in _rows(of_process / "net" / "unix") if f"socket:[{row[6]}]" in opened]
+    assert [row[7:] for row in local if row[7:]] == []
+    tcp = (*_rows(of_process / "net" / "tcp"), *_rows(of_process / "net" / "tcp6"))
+    assert len([row for row in tcp if row[3] == "0A" and f"socket:[{row[9]}]" in opened]) == 1
+    shared = ("/dev/shm", "/SYSV", "/memfd:", "/dev/mqueue")
+    mapped = (of_process / "maps").read_text().splitlines()
+    assert [line for line in (*opened, *mapped) if any(place in line for place in shared)] == []
+
+
+def _rows(table: Path) -> list[list[str]]:
+    return [line.split() for line in table.read_text().splitlines()[1:]]
+
+
 def test_an_own_address_is_one_that_can_be_bound() -> None:
     assert is_own("127.0.0.1")
     assert not is_own("192.0.2.1")

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from sandbox.daemon.settings import read_settings
 from sandbox.engines.containment import RUNTIME_PYTHON
 from sandbox.engines.kubernetes import manifests
 from sandbox.engines.kubernetes.manifests import Site
@@ -122,6 +123,12 @@ def test_the_daemon_is_started_as_the_runtime_image_says() -> None:
     dockerfile = (Path(__file__).parents[5] / "Dockerfile").read_text(encoding="utf-8")
     label = next(line for line in dockerfile.splitlines() if "airlock.command" in line)
     assert json.dumps([*RUNTIME_PYTHON, "-m", "sandbox.daemon"], separators=(",", ":")) in label
+
+
+def test_the_daemon_keeps_tool_code_from_setting_attributes_for_no_kubelet_limits_the_files_of_tmp() -> None:
+    command = pod()["spec"]["containers"][0]["command"]
+    settings = read_settings(command[command.index("sandbox.daemon") + 1 :], {})
+    assert (settings.extended_attributes, read_settings([], {}).extended_attributes) == (0, 1)
 
 
 def test_a_gateway_outside_of_pods_is_admitted_by_its_address_and_nothing_else_is() -> None:
