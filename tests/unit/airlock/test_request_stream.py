@@ -231,9 +231,10 @@ async def test_what_is_no_input_is_refused_with_what_would_be(client: Client, da
 async def test_a_caller_that_is_cancelled_ends_the_call_and_the_source(
     client: Client, taking: Taking, call: Call
 ) -> None:
-    ended = asyncio.Event()
+    began, ended = asyncio.Event(), asyncio.Event()
 
     async def endless() -> AsyncIterator[bytes]:
+        began.set()
         try:
             while True:
                 yield b"x" * 1_000
@@ -243,6 +244,7 @@ async def test_a_caller_that_is_cancelled_ends_the_call_and_the_source(
 
     calling = asyncio.create_task(call(client, endless()))
     await taking.began.wait()
+    await began.wait()  # a program's first message comes before its input
     calling.cancel()
     with pytest.raises(asyncio.CancelledError):
         await calling
