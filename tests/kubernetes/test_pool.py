@@ -46,6 +46,10 @@ def pods(place: ClusterSite) -> list[str]:
     return [pod["metadata"]["name"] for pod in place.cluster.objects(kinds.POD, place.namespace)]
 
 
+def claims(place: ClusterSite) -> list[str]:
+    return [claim["metadata"]["name"] for claim in place.cluster.objects(kinds.CLAIM, place.namespace)]
+
+
 def labels(place: ClusterSite) -> list[dict[str, str]]:
     """Return the labels of the only Pod and of the only volume claim."""
     found = [place.cluster.objects(kind, place.namespace) for kind in (kinds.POD, kinds.CLAIM)]
@@ -196,8 +200,8 @@ async def test_a_pod_that_a_rival_is_seen_to_have_taken_stays_the_rivals(
     await until(lambda: other._parts.pods.items[pooled.id].kind == "sandbox")
     assert not await other._parts.unowned.take_pod(pooled.id, owners[1])
     assert await one._parts.unowned.take_pod(pooled.id, owners[0])
-    await other._parts.unowned.remove(pooled.id, "", owners[1])
-    assert pods(place) == [pooled.id]
+    await other._parts.unowned.remove(pooled.id, pooled.claim, owners[1])
+    assert (pods(place), claims(place)) == ([pooled.id], [pooled.claim])
     await one._parts.unowned.remove(pooled.id, pooled.claim, owners[0])
     await until(lambda: place.left() == [])
 

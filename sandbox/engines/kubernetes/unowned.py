@@ -6,6 +6,7 @@ objects say. The version may come from such a copy: one that is old costs a furt
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 from sandbox.engines.kubernetes import manifests
 from sandbox.engines.kubernetes.kubernetes_requests import Conflict, KubernetesRequests
@@ -20,6 +21,8 @@ from sandbox.sandbox import Owner
 
 # The cluster changes a Pod a few times while it comes up or ends.
 _ATTEMPTS = 8
+
+_End = Literal["removed", "gone", "another's"]
 
 
 @dataclass(frozen=True)
@@ -47,9 +50,11 @@ class Unowned:
         """Remove a Pod and its claim, unless they are a thread's, another one than `owner`."""
         workloads = self.workloads()
         version = self._unowned_version(workloads, pod)
-        if pod and await self._removed(workloads.resource, pod, version, owner):
+        end = await self._removed(workloads.resource, pod, version, owner) if pod else "gone"
+        if end == "removed":
             await workloads.ended_with(None, pod)
-        if claim:
+        # Who has the Pod has its claim, too, and labels it a moment later.
+        if claim and end != "another's":
             await self._removed(CLAIMS, claim, "", owner)
 
     async def _taken(self, resource: Resource, name: str, version: str, owner: Owner, change: Made) -> bool:
@@ -72,16 +77,18 @@ class Unowned:
             version = found["metadata"]["resourceVersion"]
         raise SandboxUnavailable(f"{resource.plural} {name} change too often to be claimed")
 
-    async def _removed(self, resource: Resource, name: str, version: str, owner: Owner | None) -> bool:
-        """Return whether this has removed it."""
+    async def _removed(self, resource: Resource, name: str, version: str, owner: Owner | None) -> _End:
         for _ in range(_ATTEMPTS):
             if not version:
                 found = await self.requests.get(resource, self.site.namespace, name)
-                if found is None or not (_is_unowned(found) or owner_in(found) == owner is not None):
-                    return False
+                if found is None:
+                    return "gone"
+                if not (_is_unowned(found) or owner_in(found) == owner is not None):
+                    return "another's"
                 version = found["metadata"]["resourceVersion"]
             try:
-                return await self.requests.delete(resource, self.site.namespace, name, version=version)
+                removed = await self.requests.delete(resource, self.site.namespace, name, version=version)
+                return "removed" if removed else "gone"
             except Conflict:
                 version = ""
         raise SandboxUnavailable(f"{resource.plural} {name} change too often to be removed")
