@@ -1,6 +1,6 @@
 """100 MiB in 5,000 files, kept and put back, beside `docker cp` in one run: `python -m tests.bench.snapshot_cost`.
 
-    first save     DockerEngine.save_workspace into a SnapshotDirectory that is empty     beside `docker cp` out
+    first save     DockerEngine.save_workspace into a directory that is empty     beside `docker cp` out
     save again     the same files, all of which are kept already                          beside the same
     restore        DockerEngine.replace_workspace of them                                 beside `docker cp` in
 
@@ -22,7 +22,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from gateway.snapshots.snapshot_directory import SnapshotDirectory
+from gateway.snapshots.places import OnDisk
 from gateway.snapshots.snapshot_files import Limits
 from sandbox.engines.docker.docker_engine import DockerEngine
 from sandbox.sandbox import Sandbox, SandboxLimits, SandboxSpec
@@ -83,7 +83,7 @@ async def _docker_cp(source: str, target: str) -> None:
 
 def _rows(engine: DockerEngine, containers: tuple[str, str], directory: Path) -> dict[str, Row]:
     kept, fresh, out = directory / "kept", directory / "fresh", directory / "out"
-    whole = SnapshotDirectory(kept)
+    whole = OnDisk(directory).of("kept").of("first")
     source, copied = containers
 
     def without(path: Path) -> Sample:
@@ -93,12 +93,12 @@ def _rows(engine: DockerEngine, containers: tuple[str, str], directory: Path) ->
         pass
 
     async def save(into: Path, id_: str) -> None:
-        keeping = SnapshotDirectory(into)
-        await engine.save_workspace(_spec("from"), lambda contents: keeping.write(id_, contents, _LIMITS))
+        keeping = OnDisk(into.parent).of(into.name)
+        await engine.save_workspace(_spec("from"), lambda contents: keeping.of(id_).write(contents, _LIMITS))
 
     async def restore() -> None:
-        await asyncio.to_thread(whole.check_whole, "first")
-        await engine.replace_workspace(_spec("to"), lambda: whole.read("first"))
+        await asyncio.to_thread(whole.check_whole)
+        await engine.replace_workspace(_spec("to"), whole.read)
 
     return {
         "docker cp out": (without(out), lambda: _docker_cp(f"{source}:/workspace", str(out))),
@@ -130,7 +130,7 @@ async def tables() -> list[Table]:
             await engine.create(_spec("copied"))
             (copied,) = set(containers_of(engine.instance)) - {source}
             rows = _rows(engine, (source, copied), directory)
-            kept = SnapshotDirectory(directory / "kept")
+            kept = OnDisk(directory).of("kept")
             await engine.save_workspace(_spec("from"), lambda contents: kept.of("first").write(contents, _LIMITS))
             growth = await _growth_bytes(rows)
             p50_s = await _medians_s(rows)
