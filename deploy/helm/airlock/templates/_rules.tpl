@@ -1,6 +1,6 @@
 {{/*
 What a gateway asks of the Kubernetes API: VERBS, SANDBOX_VERBS, SNAPSHOT_VERBS, GATEWAY_VERBS, CLUSTER_VERBS and NAMED of
-sandbox/engines/kubernetes/kubernetes_requests.py, with which a test compares this.
+sandbox/engines/kubernetes/resources.py, with which a test compares this.
 */}}
 {{- define "airlock.rules.sandboxes" -}}
 - apiGroups: [""]
