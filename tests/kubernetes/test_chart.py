@@ -90,6 +90,7 @@ SETS: dict[str, dict[str, Any]] = {
         "sandboxes": {"namespacePerTenant": True},
         "config": {"tenants": {"acme": {"policy": "policies/acme.yaml", "kubernetes": {"snapshot_class": "csi"}}}},
     },
+    "a bucket": {**LEAST, "config": {**LEAST["config"], "snapshots": {"bucket": "s3://kept/airlock"}}},
     "http.hosts": {**LEAST, "config": {**LEAST["config"], "http": {"hosts": ["*.example.com"]}}},
 }
 # Kinds that the cluster for tests does not serve, by the client's models.
@@ -198,6 +199,7 @@ def test_the_gateway_reads_the_configuration(rendered: dict[str, Rendered], tmp_
         files = [config.database_password_file, *((config.tls.certificate, config.tls.key) if config.tls else ())]
         assert all(file is not None and str(file.parent) in mounts for file in files), name
         assert str(config.state_dir.parent) in mounts, "the gateway makes it, for itself alone"
+        assert (config.snapshots_dir is None) == (name == "a bucket")
         assert (str(config.resolved_snapshots_dir()) in mounts) == (name == "everything")
 
 

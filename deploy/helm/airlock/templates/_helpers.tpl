@@ -24,7 +24,9 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version | replace "+" "_" }}
 {{- $_ := set $config "database_url" .Values.database.url }}
 {{- $_ := set $config "database_password_file" "/run/secrets/airlock/database/password" }}
 {{/* Snapshots in the Pod's own directory would be lost with it: a directory that cannot be made says so. */}}
+{{- if not ($config.snapshots | default dict).bucket }}
 {{- $_ := set $config "snapshots_dir" (ternary "/var/lib/airlock-snapshots" "/nonexistent/set-snapshots.claimName" (ne .Values.snapshots.claimName "")) }}
+{{- end }}
 {{- $_ := set $config "drain_s" .Values.drain.seconds }}
 {{- $_ := set $config "http" (merge (dict "listen" "0.0.0.0:7480") ($config.http | default dict)) }}
 {{- with .Values.tls }}
