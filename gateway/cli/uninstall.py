@@ -97,6 +97,8 @@ async def _uninstall(cli: Cli, config: Config, path: Path, *, keep_state: bool, 
             remove_state = typer.confirm(f"Remove {found.state} with its runs, keys, audit and snapshots?", err=True)
         left = []
         if remove_found and place is not None:
+            if clustered:
+                await _shared_instance(config)  # one may have started while this asked
             with SlowWork("removing"):
                 left = await place.remove(found)
     if left:

@@ -30,6 +30,8 @@ _LONGEST_PAUSE_S = 5.0
 _PAGE = 500
 # The API ends a watch after so long, or this process does, if nothing says that the connection is dead.
 _WATCH_S = 240
+# The API sends a bookmark once a minute: a watch that is silent for longer is dead.
+WATCH_SILENCE_S = 90.0
 _SHOWN = 500
 # What a namespace says that was just made, until controllers have seen it.
 _NOT_YET = ("error looking up service account", "status unknown for quota")
@@ -141,7 +143,7 @@ class KubernetesRequests:
         """
         query = {"watch": "1", "labelSelector": selector, "resourceVersion": version}
         query |= {"allowWatchBookmarks": "true", "timeoutSeconds": str(_WATCH_S)}
-        timeout = aiohttp.ClientTimeout(total=_WATCH_S + 30, connect=_TIMEOUT_S)
+        timeout = aiohttp.ClientTimeout(total=_WATCH_S + 30, connect=_TIMEOUT_S, sock_read=WATCH_SILENCE_S)
         try:
             response = await self._send("watch", resource.path(namespace), "GET", query, None, timeout)
             async with response:

@@ -5,7 +5,6 @@ import logging
 import secrets
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 
 from sandbox.client.channel import Channel
@@ -37,6 +36,7 @@ log = logging.getLogger(__name__)
 
 # Longer than a Pod's grace and what a busy kubelet needs; what has not ended then has no node that says so.
 _END_S = 30.0
+_ATTEMPTS = 3
 # How long a sandbox that does not answer is tried again: the API says within seconds that a Pod has ended.
 _PATIENCE_S = 5.0
 _AGAIN_S = 0.1
@@ -123,16 +123,23 @@ class Parts:
 
     async def pod_removed(self, owner: Owner | None, name: str, held: Held | None = None) -> None:
         """Remove a Pod and wait for its end; of one whose node was lost no end is seen."""
-        known = self.pods.items.get(name)
-        uid = "" if known is None else known.uid
-        if held is not None:
-            uid = uid or await self._uid_of(owner, name)
-            if not uid:
+        for _ in range(_ATTEMPTS):
+            known = self.pods.items.get(name)
+            uid = "" if known is None else known.uid
+            if held is not None:
+                uid = uid or await self._uid_of(owner, name)
+                if not uid:
+                    return
+                await held()
+            try:
+                if await self.requests.delete(PODS, self.site.namespace_of(owner), name, uid=uid):
+                    await self.pod_ended(name)
                 return
-            await held()
-        with suppress(Conflict):  # another gateway's by now, under the same name
-            if await self.requests.delete(PODS, self.site.namespace_of(owner), name, uid=uid):
-                await self.pod_ended(name)
+            except Conflict:
+                if held is None:
+                    return  # another gateway's by now, under the same name
+                await self.pods.refresh()  # the copy was late: behind the gate it is the thread's, whatever its uid
+        raise SandboxUnavailable(f"Pod {name} changes too often to be removed")
 
     async def _uid_of(self, owner: Owner | None, name: str) -> str:
         """Return the uid of a thread's Pod that the mirror does not know, by the API's word; "" of none."""
@@ -219,8 +226,8 @@ class Parts:
     async def attach(self, owner: Owner, record: Record, pod: Pod | None = None) -> Attached:
         """Return a sandbox that runs, attached and not yet used. SandboxError or OSError where it does not answer."""
         pod = pod or self.pods.items.get(record.sandbox)
-        if pod is None or not pod.address:
-            await self.pods.refresh()
+        if pod is None or not pod.address or pod.ended_as(record.pod):
+            await self.pods.refresh()  # the copy may be late, and that a sandbox is over only the API may say
             pod = self.pods.items.get(record.sandbox)
         ended = "its Pod no longer exists" if pod is None else pod.ended_as(record.pod)
         if pod is None or ended:

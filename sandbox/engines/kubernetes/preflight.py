@@ -53,6 +53,11 @@ class Preflight:
         except EngineFull:
             return
 
+    async def served(self, group: str) -> Sequence[str]:
+        """Return the versions of an API group that the cluster serves."""
+        found, _ = await self.requests.about(f"/apis/{group}")
+        return [str(one["version"]) for one in (found or {}).get("versions") or ()]
+
     async def uses_sandboxes(self) -> bool:
         """Return whether sandboxes are Sandboxes of agents.x-k8s.io, not Pods alone.
 
@@ -60,8 +65,7 @@ class Preflight:
         """
         if self.site.mode == "pods":
             return False
-        found, _ = await self.requests.about(f"/apis/{SANDBOXES.group}")
-        versions = [str(one["version"]) for one in (found or {}).get("versions") or ()]
+        versions = await self.served(SANDBOXES.group)
         if SANDBOXES.version in versions:
             return True
         if not versions and self.site.mode == "auto":
@@ -81,8 +85,7 @@ class Preflight:
         named = sorted(filter(None, classes))
         if not named:
             return ()
-        served, _ = await self.requests.about(f"/apis/{VOLUME_SNAPSHOTS.group}")
-        if VOLUME_SNAPSHOTS.version not in [str(one["version"]) for one in (served or {}).get("versions") or ()]:
+        if VOLUME_SNAPSHOTS.version not in await self.served(VOLUME_SNAPSHOTS.group):
             raise SandboxUnavailable(
                 f"the cluster does not serve {VOLUME_SNAPSHOTS.group}/{VOLUME_SNAPSHOTS.version}: install the CSI "
                 "snapshot controller and its CustomResourceDefinitions, or unset sandbox.kubernetes.snapshot_class"

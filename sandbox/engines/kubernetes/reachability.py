@@ -8,11 +8,13 @@ after ASKED_S finds that none has objected, and replaces the sandbox. Without ca
 A gateway that gets no answer from the API for so long is the one that loses: nothing else can tell that it lives.
 """
 
+import asyncio
 import logging
 from dataclasses import dataclass, field, replace
 
 from sandbox.engines.kubernetes.attached import Attached
 from sandbox.engines.kubernetes.gates import Gate
+from sandbox.engines.kubernetes.kubernetes_requests import WATCH_SILENCE_S
 from sandbox.engines.kubernetes.manifests import RELAY_PORT
 from sandbox.engines.kubernetes.parts import Parts
 from sandbox.engines.kubernetes.records import Known
@@ -20,8 +22,9 @@ from sandbox.errors import SandboxError, SandboxUnavailable
 
 log = logging.getLogger(__name__)
 
-# Longer than a connection to a vanished peer lives (30 s), and than clocks of machines may differ.
-ASKED_S = 60.0
+# Longer than a dead watch goes unnoticed, with what clocks of machines may differ by.
+ASKED_S = WATCH_SILENCE_S + 30.0
+_AGAIN_S = 1.0
 
 
 async def refuse_unreached(parts: Parts, gate: Gate, error: Exception) -> None:
@@ -65,11 +68,21 @@ class Objections:
 
     async def _object(self, one: Attached) -> None:
         try:
+            while self.parts.attached.by_id.get(one.sandbox_id) is one:
+                if await self._has_objected(one):
+                    return
+                await asyncio.sleep(_AGAIN_S)
+        finally:
+            self._under_way.discard(one.sandbox_id)
+
+    async def _has_objected(self, one: Attached) -> bool:
+        """Return whether nothing is left to be done."""
+        try:
             async with self.parts.gates.entered(one.owner) as gate:
                 if gate is not None and gate.record.sandbox == one.sandbox_id and one.channel.lost is None:
                     log.info("another gateway does not reach sandbox %s; this one does", one.sandbox_id)
                     await note_reached(gate)
         except SandboxError as error:
             log.warning("another gateway may replace sandbox %s, which it does not reach: %s", one.sandbox_id, error)
-        finally:
-            self._under_way.discard(one.sandbox_id)
+            return False
+        return True

@@ -9,7 +9,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sandbox.engines.kubernetes.copied_volumes import is_offered
 from sandbox.engines.kubernetes.kubernetes_requests import KubernetesRequests
 from sandbox.engines.kubernetes.manifests import INSTANCE, TENANT, Site
 from sandbox.engines.kubernetes.preflight import Preflight
@@ -56,8 +55,12 @@ class Remains:
     async def found(self) -> Sequence[Remaining]:
         """Return what there is, in the order in which it is to be removed; raises SandboxError."""
         site, per_tenant = self.site, self.site.namespace_per_tenant
-        sandboxes = (SANDBOXES,) if await Preflight(self.requests, site).uses_sandboxes() else ()
-        copies = (VOLUME_SNAPSHOTS,) if is_offered(site) else ()
+        preflight = Preflight(self.requests, site)
+        sandboxes = (SANDBOXES,) if await preflight.uses_sandboxes() else ()
+        # Also where no class is configured any more.
+        copies = (
+            (VOLUME_SNAPSHOTS,) if VOLUME_SNAPSHOTS.version in await preflight.served(VOLUME_SNAPSHOTS.group) else ()
+        )
         found = []
         for resource in (*sandboxes, PODS, CLAIMS, *copies):
             found += [one for one in await self._listed(resource, site.scope()) if site.has(one[1])]

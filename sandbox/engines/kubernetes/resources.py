@@ -83,6 +83,7 @@ GATEWAY_VERBS: Mapping[Resource, frozenset[str]] = {SECRETS: frozenset({"create"
 REMOVAL_VERBS: Mapping[Resource, frozenset[str]] = {
     **dict.fromkeys((SECRETS, NETWORK_POLICIES, QUOTAS, LIMIT_RANGES), frozenset({"delete"})),
     NAMESPACES: frozenset({"list"}),
+    **SNAPSHOT_VERBS,
 }
 """What `airlock uninstall` asks besides; no gateway does, and its account is not granted it."""
 
