@@ -12,15 +12,22 @@ import pytest
 # Long tests: a shorter one beside each looks at the same, or it repeats one with another seed or shell.
 LONG = (
     "test_a_call_whose_approval_stays_unanswered_asks_the_client_again",
+    "test_a_class_of_snapshots_is_looked_at_where_one_is_configured",
+    "test_a_class_that_is_not_there_or_whose_volumes_are_made_by_hand_is_said_to_be_so",
+    "test_a_controller_that_sees_late_what_was_asked_of_it_ends_in_what_was_asked_last",
+    "test_a_controller_with_a_stale_cache_makes_too_many_and_gives_none_twice",
     "test_a_directory_that_is_exchanged_with_a_link_all_the_time_never_leads_to_the_forbidden_file",
-    "test_a_gateway_that_is_killed_again_and_again_and_comes_back_loses_and_repeats_nothing",
     "test_a_gateway_that_ends_in_the_midst_ends_its_tunnels_and_the_next_one_works[kill]",
+    "test_a_gateway_that_is_killed_again_and_again_and_comes_back_loses_and_repeats_nothing",
+    "test_a_gateway_that_stalls_neither_suspends_nor_deletes_what_another_one_has_resumed[False]",
+    "test_a_gateway_that_stalls_while_it_ends_a_sandbox_does_not_end_the_one_that_was_resumed_meanwhile[False]",
     "test_a_gateway_that_stops_hands_its_runs_over_or_ends_them_and_leaves_nothing[sqlite-cancel]",
     "test_a_gateway_that_stops_says_so_and_lets_calls_end_but_takes_no_new_one[alone-hangup]",
     "test_a_gateway_that_stops_says_so_and_lets_calls_end_but_takes_no_new_one[workers-hangup]",
     "test_a_gibibyte_of_output_costs_the_gateway_constant_memory",
     "test_a_model_that_misbehaves_ends_the_run_with_one_clear_reason[drop]",
     "test_a_model_that_misbehaves_ends_the_run_with_one_clear_reason[nonsense]",
+    "test_a_process_that_is_killed_while_it_makes_a_sandbox_leaves_nothing_that_stays[False]",
     "test_a_result_that_is_not_evicted_breaks_the_script_and_fails_the_demo",
     "test_an_interrupted_demo_stops_its_gateway_and_leaves_nothing_behind[ctrl-c]",
     "test_kill_9_in_the_midst_of_a_claim_leaves_the_threads_sandbox_or_nothing",
@@ -28,6 +35,8 @@ LONG = (
     "test_shells_run_nothing_in_thousands_of_broken_lines_that_was_not_read",
     "test_the_attempts_do_harm_where_nothing_forbids_it",
     "test_the_tests_of_the_engine_run_on_a_real_cluster_by_its_kubeconfig",
+    "test_what_a_plugin_exempts_from_policies_is_named_with_what_closes_it[dns-cache]",
+    "test_what_a_plugin_exempts_from_policies_is_named_with_what_closes_it[kubelet]",
     "test_whatever_dies_no_file_is_lost_nothing_is_left_and_each_call_reports_how_it_ended[2]",
 )
 # Of one test for each program, those that stand for all.
