@@ -70,9 +70,12 @@ class Taking:
 
         Raises QuotaExceeded, TooLarge, NoSpace, ThreadBusy, InProgress if another has the request id, and SandboxError.
         """
+        quotas = tenant.policy.document.quotas
+        # Before anything is removed for it: nothing that is removed makes room for it.
+        self._copies.refuse_larger(tenant.sandbox_spec(what.thread), quotas.snapshot_bytes)
         books = await self._opened(tenant.name, directory)
         try:
-            books = await self._with_a_place(books, tenant.policy.document.quotas.snapshots)
+            books = await self._with_a_place(books, quotas.snapshots)
             while True:
                 try:
                     return await self._taken(tenant, what, request, books)
@@ -107,7 +110,8 @@ class Taking:
         return _Books(tenant, directory, ids, await in_thread(directory.begin, ids))
 
     async def _taken(self, tenant: Tenant, what: Taken, request: tuple[str, str], books: _Books) -> Snapshot:
-        left_bytes = tenant.policy.document.quotas.snapshot_bytes - books.used_bytes
+        quota_bytes = tenant.policy.document.quotas.snapshot_bytes
+        left_bytes = quota_bytes - books.used_bytes
         if left_bytes <= 0:
             raise quota_exceeded(0)
         spec, id_ = tenant.sandbox_spec(what.thread), self._ids("snap")
@@ -115,7 +119,7 @@ class Taking:
         directory = books.directory
         write = directory.of(id_).write
         write_copy = partial(directory.write_copy, id_, metadata=what.metadata)
-        written = await self._copies.take(spec, id_, limits, write_copy)
+        written = await self._copies.take(spec, id_, limits, quota_bytes, write_copy)
         if written is None:
             written = await self._engine.save_workspace(spec, lambda contents: write(contents, limits, what.metadata))
         if written is None:  # the thread has no files yet

@@ -299,6 +299,6 @@ def test_sizes_are_read_as_the_api_writes_them(quantity: str, size_bytes: int) -
     assert bytes_of(quantity) == size_bytes
 
 
-@pytest.mark.parametrize("quantity", ["", "Gi", "-1", "1e999", "1 Gi", "٣", None, 5, "9" * 40])
+@pytest.mark.parametrize("quantity", ["", "Gi", "-1", "1e999", "1 Gi", "٣", None, 5, "9" * 40, "1E99", "1E19", "8Ei"])
 def test_what_is_no_size_is_none(quantity: object) -> None:
     assert bytes_of(quantity) is None

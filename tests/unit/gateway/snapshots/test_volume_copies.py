@@ -11,7 +11,8 @@ import pytest
 from gateway.errors import Internal, QuotaExceeded, TooLarge, Unavailable
 from gateway.snapshots.snapshots import Snapshots
 from gateway.snapshots.volume_copies import Copies
-from gateway.storage.snapshot_store import SnapshotStore
+from gateway.storage.run_writes import KeptStep
+from gateway.storage.snapshot_store import STEP, SnapshotStore
 from sandbox.client.remote_archive import WorkspaceCounts
 from sandbox.engines.engine import KeptCopy, VolumeCopy
 from sandbox.errors import EngineUnavailable, SandboxUnavailable
@@ -119,9 +120,30 @@ async def test_what_fails_or_is_too_much_leaves_no_copy(
     with pytest.raises(TooLarge):
         await snapshots.create(ACME, "t", comment="")
     engine.counts, engine.stored_bytes = _COUNTS, 11 * _GIB
-    with pytest.raises(QuotaExceeded):
+    with pytest.raises(TooLarge):
         await snapshots.create(ACME, "t", comment="")
     assert (engine.kept, harness.kept()) == ([], [])
+
+
+@pytest.mark.parametrize(
+    "sections, stored_bytes",
+    [
+        ({"sandbox": {"workspace_mib": 10 * 1024}}, 2 * _GIB),
+        ({"sandbox": {"workspace_mib": 20 * 1024}, "quotas": {"snapshots": 2}}, 2 * _GIB),
+        ({}, 11 * _GIB),
+    ],
+    ids=["a volume of the whole quota", "also by their number", "as its driver says"],
+)
+async def test_what_the_whole_quota_has_no_room_for_removes_no_automatic_snapshot(
+    harness: Harness, snapshots: Snapshots, engine: KeepingEngine, sections: dict[str, object], stored_bytes: int
+) -> None:
+    step = KeptStep(await harness.threads.thread(ACME.name, "t"), 0)
+    kept = [await snapshots.keep_step(ACME, "r1", number, step, STEP) for number in (1, 2)]
+    engine.stored_bytes = stored_bytes
+    fix = r"raise quotas\.snapshot_bytes, or lower sandbox\.workspace_mib"
+    with pytest.raises(TooLarge, match=fix):
+        await snapshots.create(tenant(**sections), "t", comment="")
+    assert {one.snapshot for one in engine.kept} == {one.id for one in kept}
 
 
 async def test_a_copy_counts_in_the_quota_and_still_does_after_a_crash(
