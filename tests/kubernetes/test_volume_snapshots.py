@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from sandbox.errors import EngineUnavailable, SandboxBusy, SandboxError, Sandbox
 from sandbox.sandbox import SandboxSpec, digest
 from tests.conformance.kubernetes_engines import ClusterSite
 from tests.integration.sandbox.live_engine import run, text
-from tests.kubernetes.cluster import Cluster
+from tests.kubernetes.cluster import Cluster, storage_class
 from tests.kubernetes.sandboxes import MakeEngine, cluster, engine, lose, make_engine, named, until
 
 __all__ = ["cluster", "engine", "make_engine"]  # fixtures
@@ -174,6 +175,38 @@ async def test_a_busy_thread_is_not_restored_and_what_is_too_large_is_not_copied
     with pytest.raises(ValueError, match="1"):
         await copies.copy_workspace(named("t1"), "snap_2", refuse)
     assert [one.snapshot for one in await copies.kept_copies()] == ["snap_1"]
+
+
+async def test_a_volume_that_has_nothing_of_the_copy_does_not_replace_the_files(
+    make_engine: MakeEngine, place: ClusterSite
+) -> None:
+    place.cluster.apply({**storage_class("ignorant", default=False), "parameters": {"sources": "ignored"}})
+    engine = make_engine(site={"storage_class": "ignorant"})
+    assert engine.copies is not None
+    for thread, command in (("files", "echo then > a"), ("directories", "mkdir -p a/b")):
+        sandbox = await engine.create(named(thread))
+        assert (await run(sandbox.shell, command)).exit_code == 0
+        copy = await copied(engine.copies, named(thread), f"snap_{thread}")
+        with pytest.raises(SandboxUnavailable, match=r"has none of the files of the copy .* supports dataSource"):
+            await engine.copies.restore_copy(named(thread), copy)
+        assert await engine.save_workspace(named(thread), lambda found: "a" in whole(found))
+    empty = await engine.create(named("empty"))
+    copy = await copied(engine.copies, named("empty"))
+    await empty.files.write("/workspace/a", b"later")
+    assert await engine.copies.restore_copy(named("empty"), copy), "it has nothing to lack"
+    assert await engine.save_workspace(named("empty"), lambda found: set(whole(found))) == {""}
+    await removed(engine.copies)
+
+
+async def test_a_copy_that_lacks_what_was_removed_after_it_was_counted_is_restored(
+    engine: KubernetesEngine, copies: VolumeCopies
+) -> None:
+    sandbox = await engine.create(named("t1"))
+    assert (await run(sandbox.shell, "echo 1 > a; touch b c d")).exit_code == 0
+    copy = await copied(copies, named("t1"))
+    more = replace(copy, counts=replace(copy.counts, entries=100, files=99))
+    assert await copies.restore_copy(named("t1"), more)
+    assert await engine.save_workspace(named("t1"), lambda found: whole(found)["a"][1]) == b"1\n"
 
 
 def of_class(place: ClusterSite, name: str, **more: object) -> dict[str, Any]:

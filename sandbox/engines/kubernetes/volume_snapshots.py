@@ -77,8 +77,9 @@ class VolumeSnapshots:
         large = replace(spec, limits=replace(spec.limits, workspace_bytes=size_bytes))
 
         async def make(gate: Gate, claim: str) -> None:
-            async with self.workspaces.carrier(gate, large, claim, copy=copy.name):
-                pass  # its daemon runs over the files, which are there and belong to it
+            # Its daemon runs over the files, which are there and belong to it.
+            async with self.workspaces.carrier(gate, large, claim, copy=copy.name) as channel:
+                _refuse_empty(await self.workspaces.settled(channel), copy.counts)
 
         await self.workspaces.replace_by(spec, make)
         return True
@@ -134,6 +135,18 @@ class VolumeSnapshots:
                 )
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_LOOK_S)
+
+
+def _refuse_empty(found: WorkspaceCounts, wanted: WorkspaceCounts) -> None:
+    """Raise SandboxUnavailable if a volume has nothing of what its copy has: some provisioners ignore `dataSource`.
+
+    It may have less: what ran in the thread may have removed files after they were counted and before the copy.
+    """
+    if (wanted.files and not found.files) or (wanted.entries > 1 and found.entries <= 1):
+        raise SandboxUnavailable(
+            f"the volume that the cluster made has none of the files of the copy ({wanted.files:,}), so the thread's "
+            "files are unchanged: see whether the provisioner of the storage class supports dataSource"
+        )
 
 
 def _kept(made: Made) -> KeptCopy | None:
