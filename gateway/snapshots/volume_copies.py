@@ -42,18 +42,18 @@ class Copies:
         """Raise TooLarge if a copy of a thread's volume exceeds the whole quota, so that no removal makes room."""
         size_bytes = spec.limits.workspace_bytes
         # What describes the copy is stored as well, so a quota of the volume's size is too small.
-        if self.engine is not None and self.engine.copies_of(spec.tenant) and size_bytes >= quota_bytes:
+        if self.engine is not None and self.engine.copies_of(spec) and size_bytes >= quota_bytes:
             raise _too_large(size_bytes, quota_bytes)
 
     async def take(
         self, spec: SandboxSpec, id_: str, limits: Limits, quota_bytes: int, write: Callable[[VolumeCopy], Written]
     ) -> Written | None:
-        """Copy a thread's files, if the tenant's snapshots are copies and it has any, and `write` that, in a thread.
+        """Copy a thread's files, if its snapshots are copies and it has any, and `write` that, in a thread.
 
         Raises QuotaExceeded where removing other snapshots may help, TooLarge where it cannot, and SandboxError. A
         sweep then removes the copy.
         """
-        if self.engine is None or not self.engine.copies_of(spec.tenant):
+        if self.engine is None or not self.engine.copies_of(spec):
             return None
         if spec.limits.workspace_bytes > limits.stored_bytes:  # a copy has the size of its volume
             raise quota_exceeded(limits.stored_bytes)

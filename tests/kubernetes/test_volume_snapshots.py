@@ -18,7 +18,7 @@ from sandbox.engines.kubernetes.remains import Remains
 from sandbox.engines.kubernetes.resources import VERBS
 from sandbox.engines.workspace_archive import Contents, WorkspaceEntry
 from sandbox.errors import EngineUnavailable, SandboxBusy, SandboxError, SandboxUnavailable
-from sandbox.sandbox import SandboxSpec, digest
+from sandbox.sandbox import SandboxSpec, digest, owner_of
 from tests.conformance.kubernetes_engines import ClusterSite
 from tests.integration.sandbox.live_engine import run, text
 from tests.kubernetes.cluster import Cluster, storage_class
@@ -175,6 +175,21 @@ async def test_a_busy_thread_is_not_restored_and_what_is_too_large_is_not_copied
     with pytest.raises(ValueError, match="1"):
         await copies.copy_workspace(named("t1"), "snap_2", refuse)
     assert [one.snapshot for one in await copies.kept_copies()] == ["snap_1"]
+
+
+async def test_no_copy_is_made_under_gvisor_whose_syncfs_does_not_write_all_files(
+    engine: KubernetesEngine, copies: VolumeCopies
+) -> None:
+    assert copies.copies_of(named("t1"))
+    assert not copies.copies_of(replace(named("t1"), runtime="runsc"))
+    await engine.create(named("t1"))
+    async with engine._parts.gates.entered(owner_of(named("t1"))) as gate:
+        assert gate is not None
+        # As after a change of the policy, while a sandbox from before it runs.
+        await gate.write(replace(gate.record, runtime="runsc"))
+    assert await copies.copy_workspace(named("t1"), "snap_1", unchecked) is None
+    assert await copies.kept_copies() == []
+    assert await engine.save_workspace(named("t1"), lambda found: set(whole(found))) == {""}
 
 
 async def test_a_volume_that_has_nothing_of_the_copy_does_not_replace_the_files(

@@ -23,7 +23,7 @@ from sandbox.engines.kubernetes.parts import Parts
 from sandbox.engines.kubernetes.resources import VOLUME_SNAPSHOTS, Made
 from sandbox.engines.kubernetes.workspaces import Workspaces
 from sandbox.errors import SandboxUnavailable
-from sandbox.sandbox import Owner, SandboxSpec, digest, owner_of
+from sandbox.sandbox import Owner, SandboxSpec, owner_of
 
 log = logging.getLogger(__name__)
 
@@ -42,15 +42,17 @@ class VolumeSnapshots:
     parts: Parts
     workspaces: Workspaces
 
-    def copies_of(self, tenant: str) -> bool:
-        return self.parts.site.of((digest(tenant), "")).snapshot_class is not None
+    def copies_of(self, spec: SandboxSpec) -> bool:
+        return self.parts.site.of(owner_of(spec)).snapshot_class is not None and _settles(spec.runtime)
 
     async def copy_workspace(
         self, spec: SandboxSpec, snapshot: str, check: Callable[[WorkspaceCounts], None]
     ) -> VolumeCopy | None:
         owner, parts = owner_of(spec), self.parts
 
-        async def copy(channel: Channel, claim: str) -> tuple[Made, WorkspaceCounts]:
+        async def copy(channel: Channel, claim: str, runtime: str) -> tuple[Made, WorkspaceCounts] | None:
+            if not _settles(runtime):
+                return None
             counts = await self.workspaces.settled(channel)
             check(counts)
             wanted = copied_volumes.volume_snapshot(parts.site, owner, snapshot, claim)
@@ -135,6 +137,11 @@ class VolumeSnapshots:
                 )
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_LOOK_S)
+
+
+def _settles(runtime: str) -> bool:
+    """Return whether syncfs() writes all files: gVisor's omits those that its cache of names has dropped."""
+    return not runtime.startswith("runsc")
 
 
 def _refuse_empty(found: WorkspaceCounts, wanted: WorkspaceCounts) -> None:

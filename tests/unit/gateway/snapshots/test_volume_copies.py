@@ -35,8 +35,8 @@ class KeepingEngine:
     kept: list[KeptCopy] = field(default_factory=list)
     restored: list[str] = field(default_factory=list)
 
-    def copies_of(self, tenant: str) -> bool:
-        return tenant != "other"
+    def copies_of(self, spec: SandboxSpec) -> bool:
+        return spec.tenant != "other"
 
     async def copy_workspace(
         self, spec: SandboxSpec, snapshot: str, check: Callable[[WorkspaceCounts], None]
@@ -107,6 +107,16 @@ async def test_a_thread_without_files_has_a_snapshot_all_the_same_and_so_has_a_t
         kept = await snapshots.create(whose, thread, comment="")
         await snapshots.restore(whose, kept.id, "u")
     assert await harness.files(other, "u") == {"a": b"1"}
+    assert engine.kept == []
+
+
+async def test_files_of_which_the_engine_makes_no_copy_are_stored_here(
+    harness: Harness, snapshots: Snapshots, engine: KeepingEngine
+) -> None:
+    await harness.write(ACME, "empty", a=b"1")
+    kept = await snapshots.create(ACME, "empty", comment="")
+    await snapshots.restore(ACME, kept.id, "u")
+    assert await harness.files(ACME, "u") == {"a": b"1"}
     assert engine.kept == []
 
 
