@@ -62,6 +62,7 @@ class Taking:
 
     def __init__(self, engine: Workspaces, copies: Copies, store: SnapshotStore, *, clock: NowUs, ids: MakeId) -> None:
         self._engine, self._copies, self._store, self._clock, self._ids = engine, copies, store, clock, ids
+        self._warned: set[str] = set()
 
     async def take(
         self, tenant: Tenant, directory: SnapshotDirectory, what: Taken, request: tuple[str, str] = ("", "")
@@ -138,9 +139,28 @@ class Taking:
         if snapshot.automatic:
             kept = tenant.policy.document.sandbox.snapshots_kept
             automatic = [one for one in await self._store.of_thread(what.thread_id) if one.automatic]
-            books = await self._without(books, automatic[:-kept], "snapshots_kept")
+            over = await self._reachable(books, automatic[:-kept])
+            books = await self._without(books, over, "snapshots_kept")
         await books.close()
         return snapshot
+
+    async def _reachable(self, books: _Books, found: Collection[Snapshot]) -> Collection[Snapshot]:
+        """Return the snapshots without copies that this gateway cannot reach.
+
+        A snapshot is stored by now, and must not be reported as failed for what cannot be removed.
+        """
+        if not found or self._copies.engine is not None:
+            return found
+        lost = await in_thread(lambda: {one.id for one in found if books.directory.is_copy(one.id)})
+        if lost and books.tenant not in self._warned:
+            self._warned.add(books.tenant)
+            log.warning(
+                "automatic snapshots beyond sandbox.snapshots_kept stay: they are copies of volumes, and "
+                "sandbox.kubernetes.snapshot_class is not set; set it again to have them removed",
+                tenant=books.tenant,
+                copies=len(lost),
+            )
+        return [one for one in found if one.id not in lost]
 
     async def _with_a_place(self, books: _Books, limit: int) -> _Books:
         """Make room for one more by number; QuotaExceeded if all were taken on request."""

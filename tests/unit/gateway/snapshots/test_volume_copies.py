@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import pytest
+import structlog
 
 from gateway.errors import Internal, QuotaExceeded, TooLarge, Unavailable
 from gateway.snapshots.snapshots import Snapshots
@@ -236,3 +237,19 @@ async def test_a_gateway_without_copies_neither_restores_nor_deletes_nor_erases_
             await refused
     assert await without.get(ACME, kept.id) == kept
     assert len(harness.kept()) == 2
+
+
+async def test_without_the_class_automatic_snapshots_are_trimmed_except_copies_which_is_logged_once(
+    harness: Harness, snapshots: Snapshots
+) -> None:
+    two = tenant(sandbox={"snapshots": "step", "snapshots_kept": 2})
+    step = KeptStep(await harness.threads.thread(ACME.name, "t"), 0)
+    copies = [await snapshots.keep_step(two, "r1", number, step, STEP) for number in (1, 2)]
+    without = keeping(harness, None)
+    with structlog.testing.capture_logs() as logged:
+        later = [await without.keep_step(two, "r1", number, step, STEP) for number in (3, 4, 5, 6)]
+    page, _ = await without.page(two, thread="", size=0, token="")
+    assert {one.id for one in page} == {one.id for one in (*copies, *later[-2:])}
+    (warned,) = [line for line in logged if line["log_level"] == "warning"]
+    assert (warned["tenant"], warned["copies"]) == ("acme", 1)
+    assert "sandbox.kubernetes.snapshot_class" in warned["event"]
