@@ -62,6 +62,7 @@ class Taking:
 
     def __init__(self, engine: Workspaces, copies: Copies, store: SnapshotStore, *, clock: NowUs, ids: MakeId) -> None:
         self._engine, self._copies, self._store, self._clock, self._ids = engine, copies, store, clock, ids
+        self._warned: set[str] = set()
 
     async def take(
         self, tenant: Tenant, directory: SnapshotDirectory, what: Taken, request: tuple[str, str] = ("", "")
@@ -70,9 +71,12 @@ class Taking:
 
         Raises QuotaExceeded, TooLarge, NoSpace, ThreadBusy, InProgress if another has the request id, and SandboxError.
         """
+        quotas = tenant.policy.document.quotas
+        # Before anything is removed for it: nothing that is removed makes room for it.
+        self._copies.refuse_larger(tenant.sandbox_spec(what.thread), quotas.snapshot_bytes)
         books = await self._opened(tenant.name, directory)
         try:
-            books = await self._with_a_place(books, tenant.policy.document.quotas.snapshots)
+            books = await self._with_a_place(books, quotas.snapshots)
             while True:
                 try:
                     return await self._taken(tenant, what, request, books)
@@ -107,7 +111,8 @@ class Taking:
         return _Books(tenant, directory, ids, await in_thread(directory.begin, ids))
 
     async def _taken(self, tenant: Tenant, what: Taken, request: tuple[str, str], books: _Books) -> Snapshot:
-        left_bytes = tenant.policy.document.quotas.snapshot_bytes - books.used_bytes
+        quota_bytes = tenant.policy.document.quotas.snapshot_bytes
+        left_bytes = quota_bytes - books.used_bytes
         if left_bytes <= 0:
             raise quota_exceeded(0)
         spec, id_ = tenant.sandbox_spec(what.thread), self._ids("snap")
@@ -115,7 +120,7 @@ class Taking:
         directory = books.directory
         write = directory.of(id_).write
         write_copy = partial(directory.write_copy, id_, metadata=what.metadata)
-        written = await self._copies.take(spec, id_, limits, write_copy)
+        written = await self._copies.take(spec, id_, limits, quota_bytes, write_copy)
         if written is None:
             written = await self._engine.save_workspace(spec, lambda contents: write(contents, limits, what.metadata))
         if written is None:  # the thread has no files yet
@@ -134,9 +139,28 @@ class Taking:
         if snapshot.automatic:
             kept = tenant.policy.document.sandbox.snapshots_kept
             automatic = [one for one in await self._store.of_thread(what.thread_id) if one.automatic]
-            books = await self._without(books, automatic[:-kept], "snapshots_kept")
+            over = await self._reachable(books, automatic[:-kept])
+            books = await self._without(books, over, "snapshots_kept")
         await books.close()
         return snapshot
+
+    async def _reachable(self, books: _Books, found: Collection[Snapshot]) -> Collection[Snapshot]:
+        """Return the snapshots without copies that this gateway cannot reach.
+
+        A snapshot is stored by now, and must not be reported as failed for what cannot be removed.
+        """
+        if not found or self._copies.engine is not None:
+            return found
+        lost = await in_thread(lambda: {one.id for one in found if books.directory.is_copy(one.id)})
+        if lost and books.tenant not in self._warned:
+            self._warned.add(books.tenant)
+            log.warning(
+                "automatic snapshots beyond sandbox.snapshots_kept stay: they are copies of volumes, and "
+                "sandbox.kubernetes.snapshot_class is not set; set it again to have them removed",
+                tenant=books.tenant,
+                copies=len(lost),
+            )
+        return [one for one in found if one.id not in lost]
 
     async def _with_a_place(self, books: _Books, limit: int) -> _Books:
         """Make room for one more by number; QuotaExceeded if all were taken on request."""

@@ -15,7 +15,7 @@ from typing import ParamSpec, TypeVar
 import structlog
 
 from agent.cancellation import to_the_end
-from gateway.errors import Internal, Unavailable
+from gateway.errors import Internal, TooLarge, Unavailable
 from gateway.snapshots.objects import Missing, Objects
 from gateway.snapshots.snapshot_files import Limits, SnapshotFiles, Written, damaged, packed_metadata, quota_exceeded
 from sandbox.client.remote_archive import WorkspaceCounts
@@ -38,14 +38,22 @@ class Copies:
 
     engine: VolumeCopies | None = None
 
-    async def take(
-        self, spec: SandboxSpec, id_: str, limits: Limits, write: Callable[[VolumeCopy], Written]
-    ) -> Written | None:
-        """Copy a thread's files, if the tenant's snapshots are copies and it has any, and `write` that, in a thread.
+    def refuse_larger(self, spec: SandboxSpec, quota_bytes: int) -> None:
+        """Raise TooLarge if a copy of a thread's volume exceeds the whole quota, so that no removal makes room."""
+        size_bytes = spec.limits.workspace_bytes
+        # What describes the copy is stored as well, so a quota of the volume's size is too small.
+        if self.engine is not None and self.engine.copies_of(spec) and size_bytes >= quota_bytes:
+            raise _too_large(size_bytes, quota_bytes)
 
-        Raises TooLarge, QuotaExceeded and SandboxError, after which a sweep removes the copy.
+    async def take(
+        self, spec: SandboxSpec, id_: str, limits: Limits, quota_bytes: int, write: Callable[[VolumeCopy], Written]
+    ) -> Written | None:
+        """Copy a thread's files, if its snapshots are copies and it has any, and `write` that, in a thread.
+
+        Raises QuotaExceeded where removing other snapshots may help, TooLarge where it cannot, and SandboxError. A
+        sweep then removes the copy.
         """
-        if self.engine is None or not self.engine.copies_of(spec.tenant):
+        if self.engine is None or not self.engine.copies_of(spec):
             return None
         if spec.limits.workspace_bytes > limits.stored_bytes:  # a copy has the size of its volume
             raise quota_exceeded(limits.stored_bytes)
@@ -57,6 +65,8 @@ class Copies:
         if copy is None:
             return None
         written = await in_thread(write, copy)
+        if written.stored_bytes > quota_bytes:
+            raise _too_large(written.stored_bytes, quota_bytes)
         if written.stored_bytes > limits.stored_bytes:
             raise quota_exceeded(limits.stored_bytes)
         return written
@@ -144,6 +154,13 @@ def read_copy(objects: Objects, name: str) -> VolumeCopy | None:
 async def in_thread(work: Callable[_Asked, _Value], *args: _Asked.args, **kwargs: _Asked.kwargs) -> _Value:
     """Return the result of `work` in a thread, which always completes before the caller releases its lock."""
     return await to_the_end(asyncio.to_thread(work, *args, **kwargs))
+
+
+def _too_large(size_bytes: int, quota_bytes: int) -> TooLarge:
+    return TooLarge(
+        f"snapshot_bytes: this snapshot is a copy of a volume of {size_bytes:,} bytes, which does not fit into the "
+        f"tenant's whole quota of {quota_bytes:,}: raise quotas.snapshot_bytes, or lower sandbox.workspace_mib"
+    )
 
 
 def _unreachable() -> Unavailable:

@@ -21,9 +21,14 @@ TOP = "workspace"
 
 _ANSWER_S = 30.0
 _SILENCE_S = 60.0
+# A daemon has to write what is in its buffers, and to set the modes of all directories.
+_WRITTEN_S = 10 * _ANSWER_S
+# A kernel may have much to write as well, but who waits holds one of few turns.
+_SETTLED_S = 60.0
 _LEAST_BYTES_PER_S = 64 * 1024
 _PIECE_BYTES = 1024 * 1024
 _SAID_BYTES = 1024
+# So numbers fit into 63 bits, and so do their sums.
 _DIGITS = 18
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
@@ -76,7 +81,7 @@ def sent(connection: socket.socket, pieces: Iterable[bytes]) -> None:
             connection.sendall(piece)
     with _broken():
         connection.shutdown(socket.SHUT_WR)
-    number, text = _answer(connection)
+    number, text = _answer(connection, _WRITTEN_S)
     if number == 0:
         return
     message = f"the files could not be written into the workspace: {text or 'the daemon ended'}"
@@ -86,19 +91,31 @@ def sent(connection: socket.socket, pieces: Iterable[bytes]) -> None:
 
 
 def settled(connection: socket.socket) -> WorkspaceCounts:
-    """Return what a workspace has once the kernel has written all of it to its disk. Raises SandboxError."""
-    number, text = _answer(connection)
-    counts = [int(word) for word in text.split() if word.isascii() and word.isdecimal() and len(word) < _DIGITS]
-    if number != 0 or len(counts) != len(fields(WorkspaceCounts)):
-        raise SandboxUnavailable(f"the workspace could not be written to its disk: {text or 'the daemon ended'}")
-    return WorkspaceCounts(*counts)
+    """Return what a workspace has once the kernel has written all of it to its disk.
+
+    Raises SandboxUnavailable, also where that takes too long: asked again, it would take as long. And DaemonLost.
+    """
+    try:
+        number, text = _answer(connection, _SETTLED_S)
+    except DaemonLost as error:
+        if not isinstance(error.__cause__, TimeoutError):
+            raise
+        raise SandboxUnavailable(
+            f"the workspace was not written to its disk within {_SETTLED_S:.0f} s: try again when less is written in "
+            "this thread"
+        ) from error
+    numbers = [int(word) for word in text.split() if word.isascii() and word.isdecimal() and len(word) < _DIGITS]
+    if number == 0 and len(numbers) == len(fields(WorkspaceCounts)):
+        counts = WorkspaceCounts(*numbers)
+        if counts.files <= counts.entries and counts.stripped <= counts.entries:
+            return counts
+    raise SandboxUnavailable(f"the workspace could not be written to its disk: {text or 'the daemon ended'}")
 
 
-def _answer(connection: socket.socket) -> tuple[int | None, str]:
+def _answer(connection: socket.socket, limit_s: float) -> tuple[int | None, str]:
     """Return what the daemon says at the end, which is bounded: a number and a text."""
     said = b""
-    # The daemon has to write what is in its buffers, and to set the modes of all directories.
-    deadline_s = time.monotonic() + 10 * _ANSWER_S
+    deadline_s = time.monotonic() + limit_s
     with _broken():
         while len(said) < _SAID_BYTES:
             connection.settimeout(max(deadline_s - time.monotonic(), 0.001))

@@ -210,13 +210,15 @@ class KeptCopy:
 class VolumeCopies(Protocol):
     """For snapshots that the engine keeps as copies of volumes; not every engine can."""
 
-    def copies_of(self, tenant: str) -> bool:
-        """Return whether a tenant's snapshots are to be copies. A tenant's earlier ones are in any case."""
+    def copies_of(self, spec: SandboxSpec) -> bool:
+        """Return whether the snapshots of a thread are to be copies. Earlier ones are in any case."""
 
     async def copy_workspace(
         self, spec: SandboxSpec, snapshot: str, check: Callable[[WorkspaceCounts], None]
     ) -> VolumeCopy | None:
-        """Copy a thread's files as they are now, for the snapshot of an id; None where it has none.
+        """Copy a thread's files as they are now, for the snapshot of an id; None where it has none to copy.
+
+        None also where its sandbox, which still runs, is one of which no copies are: save_workspace() has its files.
 
         All that was written before is in it, as it was at one moment. `check` may raise before anything is copied. A
         failure may leave a copy, which kept_copies() has. Raises what save_workspace() raises.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,10 @@ from sandbox.engines.kubernetes.remains import Remains
 from sandbox.engines.kubernetes.resources import VERBS
 from sandbox.engines.workspace_archive import Contents, WorkspaceEntry
 from sandbox.errors import EngineUnavailable, SandboxBusy, SandboxError, SandboxUnavailable
-from sandbox.sandbox import SandboxSpec, digest
+from sandbox.sandbox import SandboxSpec, digest, owner_of
 from tests.conformance.kubernetes_engines import ClusterSite
 from tests.integration.sandbox.live_engine import run, text
-from tests.kubernetes.cluster import Cluster
+from tests.kubernetes.cluster import Cluster, storage_class
 from tests.kubernetes.sandboxes import MakeEngine, cluster, engine, lose, make_engine, named, until
 
 __all__ = ["cluster", "engine", "make_engine"]  # fixtures
@@ -176,6 +177,53 @@ async def test_a_busy_thread_is_not_restored_and_what_is_too_large_is_not_copied
     assert [one.snapshot for one in await copies.kept_copies()] == ["snap_1"]
 
 
+async def test_no_copy_is_made_under_gvisor_whose_syncfs_does_not_write_all_files(
+    engine: KubernetesEngine, copies: VolumeCopies
+) -> None:
+    assert copies.copies_of(named("t1"))
+    assert not copies.copies_of(replace(named("t1"), runtime="runsc"))
+    await engine.create(named("t1"))
+    async with engine._parts.gates.entered(owner_of(named("t1"))) as gate:
+        assert gate is not None
+        # As after a change of the policy, while a sandbox from before it runs.
+        await gate.write(replace(gate.record, runtime="runsc"))
+    assert await copies.copy_workspace(named("t1"), "snap_1", unchecked) is None
+    assert await copies.kept_copies() == []
+    assert await engine.save_workspace(named("t1"), lambda found: set(whole(found))) == {""}
+
+
+async def test_a_volume_that_has_nothing_of_the_copy_does_not_replace_the_files(
+    make_engine: MakeEngine, place: ClusterSite
+) -> None:
+    place.cluster.apply({**storage_class("ignorant", default=False), "parameters": {"sources": "ignored"}})
+    engine = make_engine(site={"storage_class": "ignorant"})
+    assert engine.copies is not None
+    for thread, command in (("files", "echo then > a"), ("directories", "mkdir -p a/b")):
+        sandbox = await engine.create(named(thread))
+        assert (await run(sandbox.shell, command)).exit_code == 0
+        copy = await copied(engine.copies, named(thread), f"snap_{thread}")
+        with pytest.raises(SandboxUnavailable, match=r"has none of the files of the copy .* supports dataSource"):
+            await engine.copies.restore_copy(named(thread), copy)
+        assert await engine.save_workspace(named(thread), lambda found: "a" in whole(found))
+    empty = await engine.create(named("empty"))
+    copy = await copied(engine.copies, named("empty"))
+    await empty.files.write("/workspace/a", b"later")
+    assert await engine.copies.restore_copy(named("empty"), copy), "it has nothing to lack"
+    assert await engine.save_workspace(named("empty"), lambda found: set(whole(found))) == {""}
+    await removed(engine.copies)
+
+
+async def test_a_copy_that_lacks_what_was_removed_after_it_was_counted_is_restored(
+    engine: KubernetesEngine, copies: VolumeCopies
+) -> None:
+    sandbox = await engine.create(named("t1"))
+    assert (await run(sandbox.shell, "echo 1 > a; touch b c d")).exit_code == 0
+    copy = await copied(copies, named("t1"))
+    more = replace(copy, counts=replace(copy.counts, entries=100, files=99))
+    assert await copies.restore_copy(named("t1"), more)
+    assert await engine.save_workspace(named("t1"), lambda found: whole(found)["a"][1]) == b"1\n"
+
+
 def of_class(place: ClusterSite, name: str, **more: object) -> dict[str, Any]:
     about = {"apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshotClass", "metadata": {"name": name}}
     place.cluster.apply({**about, "driver": "directories.test", "deletionPolicy": "Delete", **more})
@@ -299,6 +347,6 @@ def test_sizes_are_read_as_the_api_writes_them(quantity: str, size_bytes: int) -
     assert bytes_of(quantity) == size_bytes
 
 
-@pytest.mark.parametrize("quantity", ["", "Gi", "-1", "1e999", "1 Gi", "٣", None, 5, "9" * 40])
+@pytest.mark.parametrize("quantity", ["", "Gi", "-1", "1e999", "1 Gi", "٣", None, 5, "9" * 40, "1E99", "1E19", "8Ei"])
 def test_what_is_no_size_is_none(quantity: object) -> None:
     assert bytes_of(quantity) is None

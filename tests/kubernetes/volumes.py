@@ -83,7 +83,9 @@ class Volumes:
             return None
         name = f"pvc-{metadata['uid']}"
         place = self._directory / "volumes" / name / CONTENTS
-        source = spec.get("dataSource") or {}
+        # There are provisioners that do not know `dataSource`: they make an empty volume, and say nothing.
+        ignores = (made_by.get("parameters") or {}).get("sources") == "ignored"
+        source = {} if ignores else spec.get("dataSource") or {}
         if source.get("kind") == "VolumeSnapshot":
             snapshot = self._store.find(kinds.SNAPSHOT, metadata["namespace"], source["name"])
             if snapshot is None or not snapshot.get("status", {}).get("readyToUse"):

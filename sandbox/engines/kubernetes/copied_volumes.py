@@ -23,6 +23,8 @@ _UNITS: Mapping[str, Decimal] = {
     },
     **{f"{unit}i": Decimal(1024) ** power for power, unit in enumerate("KMGTPE", 1)},
 }
+# The API's own bound, and that of the database's columns.
+_LARGEST = 2**63 - 1
 _QUANTITY = re.compile(r"([0-9]{1,18}(?:\.[0-9]{0,9})?)(?:[eE]([0-9]{1,2})|([numkMGTPE]|[KMGTPE]i)?)")
 
 
@@ -72,10 +74,10 @@ def adopting(pod: Made) -> Made:
 
 
 def bytes_of(quantity: object) -> int | None:
-    """Return a size as the API writes it, rounded up; None for what is none."""
+    """Return a size as the API writes it, rounded up; None for what is none, or more than the API can hold."""
     found = _QUANTITY.fullmatch(quantity) if isinstance(quantity, str) else None
     if found is None:
         return None
     number, power, unit = found.groups()
     size = Decimal(number) * (Decimal(10) ** int(power) if power else _UNITS[unit or ""])
-    return int(size.to_integral_value(ROUND_CEILING))
+    return int(size.to_integral_value(ROUND_CEILING)) if size <= _LARGEST else None

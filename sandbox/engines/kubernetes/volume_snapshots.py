@@ -23,7 +23,7 @@ from sandbox.engines.kubernetes.parts import Parts
 from sandbox.engines.kubernetes.resources import VOLUME_SNAPSHOTS, Made
 from sandbox.engines.kubernetes.workspaces import Workspaces
 from sandbox.errors import SandboxUnavailable
-from sandbox.sandbox import Owner, SandboxSpec, digest, owner_of
+from sandbox.sandbox import Owner, SandboxSpec, owner_of
 
 log = logging.getLogger(__name__)
 
@@ -42,15 +42,17 @@ class VolumeSnapshots:
     parts: Parts
     workspaces: Workspaces
 
-    def copies_of(self, tenant: str) -> bool:
-        return self.parts.site.of((digest(tenant), "")).snapshot_class is not None
+    def copies_of(self, spec: SandboxSpec) -> bool:
+        return self.parts.site.of(owner_of(spec)).snapshot_class is not None and _settles(spec.runtime)
 
     async def copy_workspace(
         self, spec: SandboxSpec, snapshot: str, check: Callable[[WorkspaceCounts], None]
     ) -> VolumeCopy | None:
         owner, parts = owner_of(spec), self.parts
 
-        async def copy(channel: Channel, claim: str) -> tuple[Made, WorkspaceCounts]:
+        async def copy(channel: Channel, claim: str, runtime: str) -> tuple[Made, WorkspaceCounts] | None:
+            if not _settles(runtime):
+                return None
             counts = await self.workspaces.settled(channel)
             check(counts)
             wanted = copied_volumes.volume_snapshot(parts.site, owner, snapshot, claim)
@@ -77,8 +79,9 @@ class VolumeSnapshots:
         large = replace(spec, limits=replace(spec.limits, workspace_bytes=size_bytes))
 
         async def make(gate: Gate, claim: str) -> None:
-            async with self.workspaces.carrier(gate, large, claim, copy=copy.name):
-                pass  # its daemon runs over the files, which are there and belong to it
+            # Its daemon runs over the files, which are there and belong to it.
+            async with self.workspaces.carrier(gate, large, claim, copy=copy.name) as channel:
+                _refuse_empty(await self.workspaces.settled(channel), copy.counts)
 
         await self.workspaces.replace_by(spec, make)
         return True
@@ -134,6 +137,23 @@ class VolumeSnapshots:
                 )
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_LOOK_S)
+
+
+def _settles(runtime: str) -> bool:
+    """Return whether syncfs() writes all files: gVisor's omits those that its cache of names has dropped."""
+    return not runtime.startswith("runsc")
+
+
+def _refuse_empty(found: WorkspaceCounts, wanted: WorkspaceCounts) -> None:
+    """Raise SandboxUnavailable if a volume has nothing of what its copy has: some provisioners ignore `dataSource`.
+
+    It may have less: what ran in the thread may have removed files after they were counted and before the copy.
+    """
+    if (wanted.files and not found.files) or (wanted.entries > 1 and found.entries <= 1):
+        raise SandboxUnavailable(
+            f"the volume that the cluster made has none of the files of the copy ({wanted.files:,}), so the thread's "
+            "files are unchanged: see whether the provisioner of the storage class supports dataSource"
+        )
 
 
 def _kept(made: Made) -> KeptCopy | None:

@@ -53,10 +53,10 @@ class Workspaces:
     _alone: set[Owner] = field(default_factory=set)
 
     async def save_workspace(self, spec: SandboxSpec, take: Callable[[Contents], _Value]) -> _Value | None:
-        return await self.read(spec, lambda channel, _: self._read(channel, spec, take))
+        return await self.read(spec, lambda channel, *_: self._read(channel, spec, take))
 
-    async def read(self, spec: SandboxSpec, work: Callable[[Channel, str], Awaitable[_Value]]) -> _Value | None:
-        """Return what `work` makes of a thread's files, by a daemon over them and by the name of their claim.
+    async def read(self, spec: SandboxSpec, work: Callable[[Channel, str, str], Awaitable[_Value]]) -> _Value | None:
+        """Return what `work` makes of a thread's files, by a daemon over them, their claim and the daemon's runtime.
 
         None where it has no files. Work that fails because they change, or a sandbox stops, is done again.
         """
@@ -118,24 +118,27 @@ class Workspaces:
             log.warning("a claim that is not needed any more stays until the next start: %s", error)
 
     @asynccontextmanager
-    async def _reached(self, owner: Owner, spec: SandboxSpec) -> AsyncIterator[tuple[Channel, str] | None]:
-        """Have a channel to a daemon over a thread's files, and the name of their claim; None where it has none."""
+    async def _reached(self, owner: Owner, spec: SandboxSpec) -> AsyncIterator[tuple[Channel, str, str] | None]:
+        """Have a channel to a daemon over a thread's files, their claim's name and the daemon's runtime; None for none.
+
+        That is not the runtime of the spec while a sandbox runs from before a change of the policy.
+        """
         parts = self.parts
         async with parts.gates.entered(owner) as gate:
             if gate is None or not gate.record.claim:
                 yield None
                 return
             await parts.clean(gate)
-            claim = gate.record.claim
+            claim, runtime = gate.record.claim, gate.record.runtime
             if gate.record.state != "running":
                 async with self.carrier(gate, spec, claim) as channel:
-                    yield channel, claim
+                    yield channel, claim, spec.runtime
                 return
             mine = parts.attached.by_id.get(gate.record.sandbox)
             one = mine or await parts.attach(owner, gate.record)
         # The gate is open: calls go on meanwhile, and the sandbox may be stopped.
         try:
-            yield one.channel, claim
+            yield one.channel, claim, runtime
         finally:
             if mine is None:
                 one.close()

@@ -7,11 +7,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import pytest
+import structlog
 
 from gateway.errors import Internal, QuotaExceeded, TooLarge, Unavailable
 from gateway.snapshots.snapshots import Snapshots
 from gateway.snapshots.volume_copies import Copies
-from gateway.storage.snapshot_store import SnapshotStore
+from gateway.storage.run_writes import KeptStep
+from gateway.storage.snapshot_store import STEP, SnapshotStore
 from sandbox.client.remote_archive import WorkspaceCounts
 from sandbox.engines.engine import KeptCopy, VolumeCopy
 from sandbox.errors import EngineUnavailable, SandboxUnavailable
@@ -34,8 +36,8 @@ class KeepingEngine:
     kept: list[KeptCopy] = field(default_factory=list)
     restored: list[str] = field(default_factory=list)
 
-    def copies_of(self, tenant: str) -> bool:
-        return tenant != "other"
+    def copies_of(self, spec: SandboxSpec) -> bool:
+        return spec.tenant != "other"
 
     async def copy_workspace(
         self, spec: SandboxSpec, snapshot: str, check: Callable[[WorkspaceCounts], None]
@@ -109,6 +111,16 @@ async def test_a_thread_without_files_has_a_snapshot_all_the_same_and_so_has_a_t
     assert engine.kept == []
 
 
+async def test_files_of_which_the_engine_makes_no_copy_are_stored_here(
+    harness: Harness, snapshots: Snapshots, engine: KeepingEngine
+) -> None:
+    await harness.write(ACME, "empty", a=b"1")
+    kept = await snapshots.create(ACME, "empty", comment="")
+    await snapshots.restore(ACME, kept.id, "u")
+    assert await harness.files(ACME, "u") == {"a": b"1"}
+    assert engine.kept == []
+
+
 async def test_what_fails_or_is_too_much_leaves_no_copy(
     harness: Harness, snapshots: Snapshots, engine: KeepingEngine
 ) -> None:
@@ -119,9 +131,30 @@ async def test_what_fails_or_is_too_much_leaves_no_copy(
     with pytest.raises(TooLarge):
         await snapshots.create(ACME, "t", comment="")
     engine.counts, engine.stored_bytes = _COUNTS, 11 * _GIB
-    with pytest.raises(QuotaExceeded):
+    with pytest.raises(TooLarge):
         await snapshots.create(ACME, "t", comment="")
     assert (engine.kept, harness.kept()) == ([], [])
+
+
+@pytest.mark.parametrize(
+    "sections, stored_bytes",
+    [
+        ({"sandbox": {"workspace_mib": 10 * 1024}}, 2 * _GIB),
+        ({"sandbox": {"workspace_mib": 20 * 1024}, "quotas": {"snapshots": 2}}, 2 * _GIB),
+        ({}, 11 * _GIB),
+    ],
+    ids=["a volume of the whole quota", "also by their number", "as its driver says"],
+)
+async def test_what_the_whole_quota_has_no_room_for_removes_no_automatic_snapshot(
+    harness: Harness, snapshots: Snapshots, engine: KeepingEngine, sections: dict[str, object], stored_bytes: int
+) -> None:
+    step = KeptStep(await harness.threads.thread(ACME.name, "t"), 0)
+    kept = [await snapshots.keep_step(ACME, "r1", number, step, STEP) for number in (1, 2)]
+    engine.stored_bytes = stored_bytes
+    fix = r"raise quotas\.snapshot_bytes, or lower sandbox\.workspace_mib"
+    with pytest.raises(TooLarge, match=fix):
+        await snapshots.create(tenant(**sections), "t", comment="")
+    assert {one.snapshot for one in engine.kept} == {one.id for one in kept}
 
 
 async def test_a_copy_counts_in_the_quota_and_still_does_after_a_crash(
@@ -204,3 +237,19 @@ async def test_a_gateway_without_copies_neither_restores_nor_deletes_nor_erases_
             await refused
     assert await without.get(ACME, kept.id) == kept
     assert len(harness.kept()) == 2
+
+
+async def test_without_the_class_automatic_snapshots_are_trimmed_except_copies_which_is_logged_once(
+    harness: Harness, snapshots: Snapshots
+) -> None:
+    two = tenant(sandbox={"snapshots": "step", "snapshots_kept": 2})
+    step = KeptStep(await harness.threads.thread(ACME.name, "t"), 0)
+    copies = [await snapshots.keep_step(two, "r1", number, step, STEP) for number in (1, 2)]
+    without = keeping(harness, None)
+    with structlog.testing.capture_logs() as logged:
+        later = [await without.keep_step(two, "r1", number, step, STEP) for number in (3, 4, 5, 6)]
+    page, _ = await without.page(two, thread="", size=0, token="")
+    assert {one.id for one in page} == {one.id for one in (*copies, *later[-2:])}
+    (warned,) = [line for line in logged if line["log_level"] == "warning"]
+    assert (warned["tenant"], warned["copies"]) == ("acme", 1)
+    assert "sandbox.kubernetes.snapshot_class" in warned["event"]
