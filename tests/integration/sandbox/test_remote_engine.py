@@ -129,7 +129,8 @@ async def test_a_pooled_sandbox_is_renamed_once_for_the_thread_that_takes_it(sit
         await nobodys.open()
     other = sandbox_name(site.instance, pooled.id, owner_of(site.spec("other")), 1)
     with pytest.raises(DaemonLost, match="was claimed before"):
-        await site.address(sandbox, owner_of(site.spec()), epoch=epoch).claim(authority.sandbox_identity(other))
+        claimed = site.address(sandbox, owner_of(site.spec()), epoch=epoch)
+        await claimed.claim(pooled.id, authority.sandbox_identity(other))
     found = await site.engine().find(site.spec())
     assert found is not None, "another process of the gateway finds it"
     assert found.id == sandbox.id
