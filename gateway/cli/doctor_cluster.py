@@ -18,7 +18,7 @@ from gateway.composition.kubernetes import requests_of, site_of
 from gateway.config.config import Config
 from gateway.tenancy.tenants import Tenant
 from sandbox.engines.kubernetes.boot import Inspection
-from sandbox.engines.kubernetes.copied_volumes import is_offered
+from sandbox.engines.kubernetes.copied_volumes import snapshot_classes
 from sandbox.engines.kubernetes.image_probe import missing_images
 from sandbox.engines.kubernetes.kubernetes_requests import KubernetesRequests
 from sandbox.engines.kubernetes.network_probe import SETTLE_S, Reached, Target, probe
@@ -148,7 +148,7 @@ class ClusterChecks:
 
     async def _check_snapshot_classes(self, preflight: Preflight) -> None:
         """Check the classes of snapshots that are copies of volumes, and that the volumes' driver takes them."""
-        if not is_offered(preflight.site):
+        if not snapshot_classes(preflight.site):
             return
         what = "snapshot class"
         try:

@@ -1,7 +1,7 @@
 """The objects of snapshots that are copies of volumes, as the API takes them, and what one says of its size."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from decimal import ROUND_CEILING, Decimal
 
 from sandbox.engines.containment import RUNTIME_PYTHON
@@ -28,9 +28,10 @@ _LARGEST = 2**63 - 1
 _QUANTITY = re.compile(r"([0-9]{1,18}(?:\.[0-9]{0,9})?)(?:[eE]([0-9]{1,2})|([numkMGTPE]|[KMGTPE]i)?)")
 
 
-def is_offered(site: Site) -> bool:
-    """Return whether snapshots of any tenant are copies of volumes."""
-    return bool(site.snapshot_class or any(one.get("snapshot_class") for one in site.tenants.values()))
+def snapshot_classes(site: Site) -> Sequence[str]:
+    """Return the classes of the VolumeSnapshots of all tenants; none where no snapshots are copies of volumes."""
+    classes = {site.snapshot_class, *(one.get("snapshot_class") for one in site.tenants.values())}
+    return sorted(filter(None, classes))
 
 
 def volume_snapshot(site: Site, owner: Owner, snapshot: str, claim: str) -> Made:

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from sandbox.engines.kubernetes import manifests
 from sandbox.engines.kubernetes.resources import Made
-from sandbox.engines.kubernetes.trial import Trial
+from sandbox.engines.kubernetes.trial import Trial, statuses_of
 from sandbox.errors import EngineUnavailable, SandboxError
 
 _AT_ONCE = 4
@@ -35,9 +35,8 @@ async def _missing(trial: Trial, part: str, image: str, at_once: asyncio.Semapho
 
 
 def _is_there(pod: Made) -> bool:
-    statuses = (pod.get("status") or {}).get("containerStatuses") or ()
     return any(
         "waiting" not in one["state"] or one["state"]["waiting"].get("reason") in manifests.NOT_STARTED
-        for one in statuses
+        for one in statuses_of(pod)
         if one.get("state")
     )

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from sandbox.engines.engine import VolumeCopies
 from sandbox.engines.kubernetes.allowance import Allowances, unlimited
 from sandbox.engines.kubernetes.boot import Boot, Inspection
-from sandbox.engines.kubernetes.copied_volumes import is_offered
+from sandbox.engines.kubernetes.copied_volumes import snapshot_classes
 from sandbox.engines.kubernetes.creation import Creation
 from sandbox.engines.kubernetes.endings import Endings
 from sandbox.engines.kubernetes.kubernetes_pool import KubernetesPool
@@ -56,7 +56,7 @@ class KubernetesEngine:
         boot, listing = Boot(parts, inspection or Inspection()), Listing(parts)
         creation, workspaces = Creation(parts, boot), Workspaces(parts, boot)
         self.pool = KubernetesPool(parts, boot)
-        self.copies: VolumeCopies | None = VolumeSnapshots(parts, workspaces) if is_offered(site) else None
+        self.copies: VolumeCopies | None = VolumeSnapshots(parts, workspaces) if snapshot_classes(site) else None
         self._endings = endings = Endings(parts, listing)
         self._closed = False
 

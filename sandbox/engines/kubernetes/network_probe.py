@@ -7,7 +7,7 @@ the first as a control. Each ends with a code that says what it reached.
 
 import asyncio
 import ipaddress
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from urllib.parse import urlsplit
@@ -16,7 +16,7 @@ from sandbox.engines.containment import RUNTIME_PYTHON
 from sandbox.engines.kubernetes import manifests
 from sandbox.engines.kubernetes.manifests import RELAY_PORT
 from sandbox.engines.kubernetes.resources import NETWORK_POLICIES, Made
-from sandbox.engines.kubernetes.trial import Trial
+from sandbox.engines.kubernetes.trial import Trial, statuses_of
 from sandbox.errors import SandboxUnavailable
 
 # A policy may take effect some seconds after a Pod has started.
@@ -130,7 +130,7 @@ def _field(name: str, path: str) -> Made:
 
 
 def _listens(pod: Made) -> bool:
-    return any("running" in one["state"] for one in _statuses(pod) if one["name"] == "listener")
+    return any("running" in one["state"] for one in statuses_of(pod) if one["name"] == "listener")
 
 
 async def _said(trial: Trial, part: str, targets: Mapping[Target, str]) -> frozenset[Target]:
@@ -143,12 +143,8 @@ async def _said(trial: Trial, part: str, targets: Mapping[Target, str]) -> froze
 
 
 def _code(pod: Made) -> int | None:
-    ended = [one["state"].get("terminated") for one in _statuses(pod) if one["name"] == "dialer"]
+    ended = [one["state"].get("terminated") for one in statuses_of(pod) if one["name"] == "dialer"]
     return int(ended[0]["exitCode"]) if ended and ended[0] else None
-
-
-def _statuses(pod: Made) -> Sequence[Made]:
-    return (pod.get("status") or {}).get("containerStatuses") or ()
 
 
 def _address(pod: Made) -> str:

@@ -7,6 +7,7 @@ from typing import Any, Self
 
 from sandbox.client.replies import plain_text
 from sandbox.engines.kubernetes import manifests
+from sandbox.engines.kubernetes.copied_volumes import ADOPT
 from sandbox.engines.kubernetes.records import owner_in
 from sandbox.engines.kubernetes.resources import Made
 from sandbox.errors import EngineFull, ImageMissing, SandboxUnavailable
@@ -101,7 +102,7 @@ def _refusals(statuses: list[Made], waiting: list[tuple[Made, Mapping[str, Any]]
             yield _shown(f"{why.get('message') or why['reason']}") or item["name"]
     for item in statuses:
         ended = (item.get("state") or {}).get("terminated") or {}
-        if item["name"] in ("adopt", "prepare") and ended.get("exitCode"):
+        if item["name"] in (ADOPT, "prepare") and ended.get("exitCode"):
             said = ended.get("message") or ended.get("reason") or ""
             yield _shown(f"its container {item['name']} ended with exit code {ended['exitCode']}: {said}")
 

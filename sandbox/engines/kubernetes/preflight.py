@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from sandbox.engines.kubernetes import manifests
-from sandbox.engines.kubernetes.copied_volumes import is_offered
+from sandbox.engines.kubernetes.copied_volumes import snapshot_classes
 from sandbox.engines.kubernetes.kubernetes_requests import KubernetesRequests
 from sandbox.engines.kubernetes.manifests import Site
 from sandbox.engines.kubernetes.resources import (
@@ -81,8 +81,7 @@ class Preflight:
 
         Raises SandboxUnavailable for what would fail every snapshot, or have it outlive its deletion.
         """
-        classes = {self.site.snapshot_class, *(one.get("snapshot_class") for one in self.site.tenants.values())}
-        named = sorted(filter(None, classes))
+        named = snapshot_classes(self.site)
         if not named:
             return ()
         if VOLUME_SNAPSHOTS.version not in await self.served(VOLUME_SNAPSHOTS.group):
@@ -140,7 +139,7 @@ class Preflight:
             asked += [(site.namespace, VERBS)]
         if sandboxes:
             asked += [(site.scope(), SANDBOX_VERBS)]
-        if is_offered(site):
+        if snapshot_classes(site):
             asked += [(site.scope(), SNAPSHOT_VERBS)]
         return [
             (resource, verb, where, NAMED.get(resource, "") if not where and verb in ("get", "update") else "")

@@ -17,9 +17,6 @@ from sandbox.transition import OVERDUE
 
 log = logging.getLogger(__name__)
 
-# Of Pods that a thread's record names before they are made.
-_NOTED_KINDS = ("sandbox", "carrier")
-
 
 @dataclass(frozen=True)
 class Reconciliation:

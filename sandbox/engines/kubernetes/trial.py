@@ -187,6 +187,11 @@ async def trial(requests: KubernetesRequests, site: Site) -> AsyncIterator[Trial
         log.warning("objects of the trial with the label %s=%s are still being removed", INSTANCE, own.instance)
 
 
+def statuses_of(pod: Made) -> Sequence[Made]:
+    """Return what a kubelet says of a Pod's containers so far."""
+    return (pod.get("status") or {}).get("containerStatuses") or ()
+
+
 async def _sweep(requests: KubernetesRequests, site: Site) -> None:
     """Remove the Leases of trials that were killed, and their namespaces: what belongs to them goes, too."""
     found, _ = await requests.list(LEASES, site.namespace, f"{KIND}={_KIND}")
