@@ -8,7 +8,7 @@ from importlib.resources import files
 
 from gateway.policy.document import PolicyDocument
 from gateway.policy.judge import Policy
-from gateway.policy.loading import PolicyError, check_policy_file, load_document, load_policy
+from gateway.policy.loading import PolicyError, load_document, load_policy
 
 STARTER_POLICY: str = files(__name__).joinpath("starter.yaml").read_text(encoding="utf-8")
 """The text of the policy that `airlock init` writes."""
@@ -18,7 +18,6 @@ __all__ = [
     "Policy",
     "PolicyDocument",
     "PolicyError",
-    "check_policy_file",
     "load_document",
     "load_policy",
 ]
