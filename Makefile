@@ -60,7 +60,7 @@ proto: ## Generate the Python stubs from proto/
 	@deploy/venv
 	@deploy/stubs
 
-reference: ## Generate docs/reference/ from the code and the protos
+reference: ## Generate docs/reference/ and docs/policy.schema.json from the code and the protos
 	@deploy/venv
 	@.venv/bin/python deploy/reference.py
 

@@ -3,8 +3,6 @@
 Loading checks more than a schema can say (globs, patterns, examples); what loads is always valid by the schema.
 """
 
-import json
-import sys
 from typing import Any
 
 from gateway.policy.document import PolicyDocument
@@ -20,11 +18,6 @@ def policy_schema() -> dict[str, Any]:
         _plain(definition)
     _name_tool_sets(schema)
     return {"$schema": _DIALECT, "$id": _ID, **schema, "title": "Airlock policy"}
-
-
-def schema_text() -> str:
-    """Return the schema as it is published."""
-    return json.dumps(policy_schema(), indent=2, ensure_ascii=False) + "\n"
 
 
 def _plain(definition: dict[str, Any]) -> None:
@@ -49,7 +42,3 @@ def _name_tool_sets(schema: dict[str, Any]) -> None:
         tools["minItems"] = tools.pop("minLength")
         items = tools["items"]
         items["anyOf"] = [{"enum": ["read", "write"]}, {key: items.pop(key) for key in list(items)}]
-
-
-if __name__ == "__main__":
-    sys.stdout.write(schema_text())
