@@ -23,7 +23,7 @@ from gateway.network.proxy_requests import (
     read_socks,
     socks_refusal,
 )
-from gateway.policy.hosts import address_of
+from gateway.support.hosts import address_of
 from sandbox.daemon.relay import Direction
 
 _HEAD_S = 30.0

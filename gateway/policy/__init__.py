@@ -1,7 +1,7 @@
 """The policy: one YAML file per tenant that says which tool calls may run. A call that no rule matches is denied.
 
-Start at `document.py`, what a policy says, and `judge.py`, which applies it. Imports agent, and
-file_rules and image_names of sandbox; nothing else of gateway.
+Start at `document.py`, what a policy says, and `judge.py`, which applies it. Imports agent,
+file_rules and image_names of sandbox, and hosts of gateway.support.
 """
 
 from importlib.resources import files

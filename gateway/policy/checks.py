@@ -15,9 +15,10 @@ from gateway.policy.cover import Covering
 from gateway.policy.document import PolicyDocument, Rule
 from gateway.policy.fields import CONNECT, WORDS_FORM
 from gateway.policy.file_rules import check_kernel
-from gateway.policy.hosts import HostPattern, compile_host, special
+from gateway.policy.hosts import HostPattern, compile_host
 from gateway.policy.layers import ScopedRule, all_rules, scoped_rules
 from gateway.policy.yaml_lines import Path, YamlReading
+from gateway.support.hosts import special
 
 LIMIT_EXAMPLES = 20_000
 _LIMIT_COMPARISONS = 20_000

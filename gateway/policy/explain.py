@@ -13,9 +13,10 @@ from gateway.policy.decision import PERHAPS, YES, Facts
 from gateway.policy.document import PolicyDocument, Rule
 from gateway.policy.expressions import ExpressionError
 from gateway.policy.fields import SizeRange, TimeWindow, rules_of
-from gateway.policy.hosts import address_of, compile_host, shown_endpoint
+from gateway.policy.hosts import compile_host
 from gateway.policy.layers import scoped_in_both
 from gateway.policy.parts import Part, cut
+from gateway.support.hosts import address_of, shown_endpoint
 
 LIMIT_NEAR = 5
 _ALL = 100

@@ -30,13 +30,14 @@ from gateway.policy.document import PolicyDocument, Rule
 from gateway.policy.fields import CONNECT, EXECUTE_PYTHON, FILE_TOOLS
 from gateway.policy.file_rules import file_rules_of
 from gateway.policy.globs import Budget, TooComplex, compile_glob, may_meet, tree_glob
-from gateway.policy.hosts import address_of, compile_host
+from gateway.policy.hosts import compile_host
 from gateway.policy.layers import ScopedRule, effective_document, scoped_in_both, scoped_rules
 from gateway.policy.parts import Part, cut, shown
 from gateway.policy.recent import Recent
 from gateway.policy.rules import Found, RuleIndex, ToolRules, compile_rules
 from gateway.policy.ruling import WHOLE_LINE, Judged, Ruling
 from gateway.policy.shell_line import START
+from gateway.support.hosts import address_of
 from sandbox.file_rules import FileRules
 
 # The file systems of a sandbox in which tool code can make names.

@@ -15,7 +15,6 @@ from typing import Literal
 
 from gateway.policy.fields import CONNECT, FILE_TOOLS, JUDGED_AS, WRITING_TOOLS
 from gateway.policy.globs import PathGlob, path_problem, read_glob, tree_glob
-from gateway.policy.hosts import canonical_host, shown_endpoint
 from gateway.policy.programs import read_call
 from gateway.policy.programs.call import LIMIT_USES, TOO_MANY, Access, FileUse, absolute, any_file
 from gateway.policy.recent import Recent
@@ -25,6 +24,7 @@ from gateway.policy.shell_grammar import LIMIT_COMMANDS
 from gateway.policy.shell_line import START, Directories, Redirect, ShellLine, SimpleCommand, joined
 from gateway.policy.url_paths import judged_path
 from gateway.policy.words import Word
+from gateway.support.hosts import canonical_host, shown_endpoint
 
 _SHOWN_CHARS = 200
 _LIMIT_PORT = 65_535

@@ -17,8 +17,9 @@ from gateway.policy.decision import NO, PERHAPS, YES, Certainty, Layer
 from gateway.policy.document import Rule
 from gateway.policy.fields import rules_of
 from gateway.policy.globs import LIMIT_PATH_BYTES, UNLIMITED, Budget, PathGlob, ancestors, compile_glob
-from gateway.policy.hosts import HostPattern, address_of, compile_host
+from gateway.policy.hosts import HostPattern, compile_host
 from gateway.policy.parts import Part
+from gateway.support.hosts import address_of
 
 # A path is compared with a glob in a fraction of what a comparison costs.
 _PATHS_PER_COMPARISON = 16

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.policy.hosts import canonical_host, compile_host
+from gateway.policy.hosts import compile_host
+from gateway.support.hosts import canonical_host
 
 
 @pytest.mark.parametrize(
