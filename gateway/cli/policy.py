@@ -114,7 +114,7 @@ def _print_problems(file: Path, problems: Sequence[Problem]) -> None:
 
 
 def _print_decision(decision: Decision, near: list[Near], files: FileRules | None, enforced: Mapping[str, str]) -> None:
-    from gateway.policy.file_rules import granted_in_words
+    from gateway.tool_calls.refusal_note import granted_in_words
 
     said = f"{decision.verdict} by {decision.rule}: {decision.reason}"
     out.print(one_line(said, 2000), style=_STYLES[decision.verdict])

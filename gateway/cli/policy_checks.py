@@ -169,8 +169,7 @@ def subagents_problem(
 
 def diff(cli: Cli, before: File, after: File, *, operator: OperatorFile = None) -> None:
     """Compare the verdicts of two policies on the calls in their examples and tests. Exits with 1 if one changes."""
-    from gateway.policy.loading import example_calls
-    from gateway.policy_versions.difference import Tally, Verdict, text_changes
+    from gateway.policy_versions.difference import Tally, Verdict, example_calls, text_changes
 
     above = read_operator(operator)
     first, second = read(before, above).document, read(after, above).document

@@ -193,7 +193,7 @@ def private_hosts(tenant: PolicyDocument, operator: PolicyDocument | None) -> It
     for path, rule in all_rules(tenant):
         for place, pattern in _let_pass(rule):
             what = special(pattern.addresses) if pattern.addresses is not None else None
-            if what is not None and not _names_some(named, pattern):
+            if what is not None and not any(one.shares_addresses(pattern) for one in named):
                 fix = "have the operator's policy allow it, or leave it out"
                 yield (*path, "hosts", place), f"{pattern.name} is {what}, which the operator has to name: {fix}"
 
@@ -202,13 +202,3 @@ def _let_pass(rule: Rule) -> Iterable[tuple[int, HostPattern]]:
     """Return the hosts that a rule in force lets pass or asks about, with their places."""
     passing = CONNECT in rule.tools and rule.effect != "deny" and rule.mode == "enforce"
     return enumerate(map(compile_host, rule.hosts or ())) if passing else ()
-
-
-def _names_some(named: Iterable[HostPattern], pattern: HostPattern) -> bool:
-    return any(
-        one.addresses is not None
-        and pattern.addresses is not None
-        and one.addresses.overlaps(pattern.addresses)
-        and (one.port == pattern.port or None in (one.port, pattern.port))
-        for one in named
-    )

@@ -141,8 +141,7 @@ def of_path(glob: PathGlob, part: Part, budget: Budget = UNLIMITED, *, loosens: 
     return PERHAPS if part.kind == "path" else NO
 
 
-def of_host(pattern: HostPattern, part: Part) -> Certainty:
-    """Return whether a pattern matches the host and the port of a part."""
+def _of_host(pattern: HostPattern, part: Part) -> Certainty:
     return YES if pattern.matches(part.host or "", part.port or 0) else NO
 
 
@@ -188,7 +187,7 @@ _MATCHES: Mapping[str, Callable[[Any], Matches]] = {
     "time": lambda window: lambda _, call: YES if in_window(window, call.now) else NO,
     "paths": lambda globs: _one_of(of_path, map(compile_glob, globs)),
     "argv": lambda prefixes: _one_of(of_argv, compile_argv(prefixes)),
-    "hosts": lambda hosts: _one_of(of_host, map(compile_host, hosts)),
+    "hosts": lambda hosts: _one_of(_of_host, map(compile_host, hosts)),
     "methods": lambda methods: lambda part, _: _known(methods.__contains__, part.method),
     "url_paths": lambda globs: _one_of(_of_url_path, map(compile_url_glob, globs)),
     "size_bytes": lambda size: lambda part, _: _known(size.holds, part.size_bytes),

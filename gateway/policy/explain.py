@@ -8,11 +8,11 @@ from zoneinfo import ZoneInfo
 
 from gateway.policy.argv import compile_argv
 from gateway.policy.conditions import Call, compile_conditions
-from gateway.policy.cover import ArgvWord, ArgvWords, shown_word
+from gateway.policy.cover import ArgvWords, shown_word
 from gateway.policy.decision import PERHAPS, YES, Facts
 from gateway.policy.document import PolicyDocument, Rule
 from gateway.policy.expressions import ExpressionError
-from gateway.policy.fields import SizeRange, TimeWindow, rules_of
+from gateway.policy.fields import ArgvWord, SizeRange, TimeWindow, rules_of
 from gateway.policy.hosts import compile_host
 from gateway.policy.layers import scoped_in_both
 from gateway.policy.parts import Part, cut

@@ -56,6 +56,11 @@ class HostPattern:
             return self.names(other.name) or (other.below and self.name == other.name)
         return self.name == other.name and not other.below
 
+    def shares_addresses(self, other: "HostPattern") -> bool:
+        """Return whether some address matches both, with some port."""
+        own, others, ports = self.addresses, other.addresses, (self.port, other.port)
+        return own is not None and others is not None and own.overlaps(others) and (None in ports or len({*ports}) == 1)
+
     @property
     def addresses(self) -> Network | None:
         """The addresses that it is about; None where it is about names."""

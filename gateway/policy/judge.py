@@ -206,7 +206,7 @@ class Policy:
         except TooComplex:
             return Decision("deny", TOO_COMPLEX, _TOO_COMPLEX_REASON, self.version)
         decision = ruling.conclude()
-        would_be = ruling.conclude(shadow=True) if ruling.has_shadow() else decision
+        would_be = ruling.conclude(shadow=True) if self._has_shadow else decision
         changed = (would_be.verdict, would_be.rule) if would_be.verdict != decision.verdict else None
         return replace(decision, policy_version=self.version, trace=ruling.trace(), would_be=changed)
 
@@ -251,6 +251,10 @@ class Policy:
             yield layer.of(part.tool), part
             if part.of_command and part.tool != "execute" and layer.of("execute").general:
                 yield layer.of("execute"), replace(part, tool="execute")
+
+    @cached_property
+    def _has_shadow(self) -> bool:
+        return any(placed.rule.mode == "shadow" for placed in self._rules)
 
     @cached_property
     def _narrows(self) -> frozenset[bool]:

@@ -5,7 +5,7 @@ A file's promises of itself are kept: examples, each judged by its rule alone, a
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -140,15 +140,6 @@ def _untrue(reading: YamlReading, outcomes: Iterable[tuple[Path, Outcome]]) -> l
     return _problems(reading, ((path, outcome.message) for path, outcome in outcomes if not outcome.passed))
 
 
-class ExampleCall(NamedTuple):
-    """A call that a file tells of in an example or a test. `shown` is for people."""
-
-    tool: str
-    arguments: dict[str, Any]
-    facts: Facts
-    shown: str
-
-
 def prove_examples(document: PolicyDocument, reading: YamlReading) -> Iterator[tuple[Path, Outcome]]:
     """Yield the outcome of each example of a file, with its place.
 
@@ -164,7 +155,10 @@ def prove_examples(document: PolicyDocument, reading: YamlReading) -> Iterator[t
                 for number, example in enumerate(examples):
                     place = (*path, "examples", kind, number)
                     message = _broken(alone, rule, example, matches=kind == "match")
-                    yield place, Outcome(kind, reading.line(place), rule.id, _shown(example), not message, message)
+                    yield (
+                        place,
+                        Outcome(kind, reading.line(place), rule.id, shown_example(example), not message, message),
+                    )
 
 
 def prove_tests(document: PolicyDocument, reading: YamlReading, policy: Policy) -> Iterator[tuple[Path, Outcome]]:
@@ -176,18 +170,8 @@ def prove_tests(document: PolicyDocument, reading: YamlReading, policy: Policy) 
         if decision.verdict != test.verdict or test.rule not in (None, decision.rule):
             expected = test.verdict if test.rule is None else f"{test.verdict} by {test.rule}"
             message = f"expected {expected}, and it is {decision.verdict} by {decision.rule}: {decision.reason}"
-        call = f"{test.tool} {_shown(test.args)}"
+        call = f"{test.tool} {shown_example(test.args)}"
         yield place, Outcome("test", reading.line(place), test.rule or "", call, not message, message)
-
-
-def example_calls(document: PolicyDocument) -> Iterator[ExampleCall]:
-    """Yield the calls that a file tells of; what an example leaves open is judged as of now."""
-    for _, rule in all_rules(document):
-        for example in (*rule.examples.match, *rule.examples.not_match):
-            for tool in rule.tools:
-                yield ExampleCall(tool, example_arguments(tool, example), Facts(), f"{tool}: {_shown(example)}")
-    for test in document.tests:
-        yield ExampleCall(test.tool, test.args, Facts(at=moment(test.at)), f"{test.tool}: {_shown(test.args)}")
 
 
 def example_arguments(tool: str, example: Example) -> dict[str, Any]:
@@ -215,5 +199,6 @@ def _broken(alone: Policy, rule: Rule, example: Example, *, matches: bool) -> st
     return ""
 
 
-def _shown(example: Example) -> str:
+def shown_example(example: Example) -> str:
+    """Return an example, or the arguments of a test, for people."""
     return example if isinstance(example, str) else " ".join(f"{name}={value}" for name, value in example.items())

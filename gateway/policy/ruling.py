@@ -56,12 +56,6 @@ class Ruling:
             matches += [Match(part, granted.id, "allow")] if granted is not None else []
         return tuple(matches)
 
-    def has_shadow(self) -> bool:
-        """Return whether a rule in shadow has a say in anything."""
-        if self.line is not None and True in self.narrows:
-            return True
-        return any(True in judged.narrowed or any(hit.rule.shadow for hit in judged.hits) for judged in self._all())
-
     def conclude(self, *, shadow: bool = False) -> Decision:
         """Return what the rules in force say, or with `shadow` what they and the ones in shadow would say."""
         outcome = _Outcome()

@@ -35,13 +35,8 @@ class Reading:
     documents: tuple[Span, ...]
 
 
-def read_line(source: str, cwd: Directories) -> Reading:
-    """Read a line, given as its UTF-8 bytes decoded as latin-1, that starts in `cwd`. Raises Opaque."""
-    return _Reader(source, cwd).reading()
-
-
-class _Reader(ShellText):
-    """One method per rule of the grammar."""
+class LineReader(ShellText):
+    """Reads a line, given as its UTF-8 bytes decoded as latin-1, that starts in `cwd`: one method per rule."""
 
     def __init__(self, source: str, cwd: Directories) -> None:
         super().__init__(source)
@@ -54,6 +49,7 @@ class _Reader(ShellText):
         self._redirects: list[Redirect] = []
 
     def reading(self) -> Reading:
+        """Read all of it. Raises Opaque."""
         self.lines()
         if self.at < self.limit:
             self._list()
