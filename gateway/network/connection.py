@@ -81,7 +81,7 @@ async def _tunnel(
     is_opened = exits.opening.opens(target.host, target.port, policy)
     try:
         try:
-            if not (is_opened and policy.judges_requests_to(target.host, target.port)):
+            if not (is_opened and policy.judges_requests(target.host, target.port)):
                 await first_of(outgoing.decide(), client.watch())
             upstream = None if is_opened else await outgoing.dial()
         except Refused as refused:

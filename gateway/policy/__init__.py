@@ -13,11 +13,4 @@ from gateway.policy.loading import PolicyError, load_document, load_policy
 STARTER_POLICY: str = files(__name__).joinpath("starter.yaml").read_text(encoding="utf-8")
 """The text of the policy that `airlock init` writes."""
 
-__all__ = [
-    "STARTER_POLICY",
-    "Policy",
-    "PolicyDocument",
-    "PolicyError",
-    "load_document",
-    "load_policy",
-]
+__all__ = ["STARTER_POLICY", "Policy", "PolicyDocument", "PolicyError", "load_document", "load_policy"]

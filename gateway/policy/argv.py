@@ -62,17 +62,10 @@ class ArgvPrefix:
 
     words: tuple[WantedWord, ...]
 
-    @property
-    def programs(self) -> frozenset[str] | None:
-        """What the name of the program may be, None for any."""
-        first = self.words[0]
-        return first if isinstance(first, frozenset) else None
-
-    @property
-    def second(self) -> frozenset[str] | None:
-        """What the second word must be, None when it may be anything or be missing."""
-        second = self.words[1] if len(self.words) > 1 else None
-        return second if isinstance(second, frozenset) else None
+    def texts(self, place: int) -> frozenset[str] | None:
+        """Return the texts that the word at a place may have, None when it may be anything or be missing."""
+        word = self.words[place] if place < len(self.words) else None
+        return word if isinstance(word, frozenset) else None
 
     def surely(self, words: Sequence[Word], cwd: Directories = START) -> bool:
         """Return whether a command starts with this prefix, whatever the shell makes of the words after it."""

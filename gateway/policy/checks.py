@@ -42,7 +42,9 @@ def wrong_places(document: PolicyDocument, reading: YamlReading) -> Iterator[tup
     refusal = section.image_rule.refusal(section.image) if "image" in section.model_fields_set else None
     if refusal is not None:
         yield ("sandbox", "image"), refusal
-    yield from wide_hosts(document)
+    for path, rule in all_rules(document):  # a deny rule may be as wide as it likes
+        wide = ((place, pattern.too_wide) for place, pattern in _let_pass(rule))
+        yield from (((*path, "hosts", place), what) for place, what in wide if what is not None)
     yield from _contradictions(document, reading)
     if document.enforcement == "kernel":
         yield from check_kernel(document)
@@ -176,14 +178,6 @@ def _model_of(annotation: Any) -> type[BaseModel] | None:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     return next(filter(None, map(_model_of, get_args(annotation))), None)
-
-
-def wide_hosts(document: PolicyDocument) -> Iterator[tuple[Path, str]]:
-    """Yield the hosts of allow and ask rules that are too wide. A deny rule may be as wide as it likes."""
-    for path, rule in all_rules(document):
-        for place, pattern in _let_pass(rule):
-            if pattern.too_wide is not None:
-                yield (*path, "hosts", place), pattern.too_wide
 
 
 def private_hosts(tenant: PolicyDocument, operator: PolicyDocument | None) -> Iterator[tuple[Path, str]]:

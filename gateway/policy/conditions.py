@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any, TypeVar
 from zoneinfo import ZoneInfo
@@ -46,7 +46,7 @@ class Call:
     @cached_property
     def now(self) -> datetime:
         """When it is judged: the same moment for all its parts."""
-        return self.facts.now
+        return self.facts.at or datetime.now(UTC)
 
     def context(self, part: Part) -> Any:
         """Return what expressions see of a part, made once for all rules."""
@@ -100,11 +100,6 @@ class Conditions:
         for matches in self.matches:
             found = min(found, matches(part, call))
         return found
-
-    @property
-    def tells_requests_apart(self) -> bool:
-        """Whether it may hold for one HTTP request to a host, and not for another."""
-        return not self.given.isdisjoint(REQUESTS) or (self.when is not None and "args" in self.when.variables)
 
     def is_true(self, part: Part, call: Call) -> bool:
         """Return whether the expression is. Raises ExpressionError."""
@@ -222,7 +217,8 @@ class CompiledRule:
     @cached_property
     def tells_requests_apart(self) -> bool:
         """Whether it may match one HTTP request to a host, and not another."""
-        return any(one is not None and one.tells_requests_apart for one in (self.more, self.unless))
+        conditions = [one for one in (self.more, self.unless) if one is not None]
+        return any(one.given & REQUESTS or (one.when and "args" in one.when.variables) for one in conditions)
 
 
 def compile_rule(rule: Rule, place: int, layer: Layer = "tenant") -> CompiledRule:

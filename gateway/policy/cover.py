@@ -135,7 +135,7 @@ def _kept_at(rule: Condition) -> Iterator[str]:
             yield from (f"argv {program}{second}" for program in alternatives(name))
     elif rule.hosts is not None:
         patterns = map(compile_host, rule.hosts)
-        yield from (_NETWORKS if pattern.network is not None else f"host {pattern.name}" for pattern in patterns)
+        yield from (_NETWORKS if "/" in pattern.name else f"host {pattern.name}" for pattern in patterns)
     else:
         yield _ANY
 

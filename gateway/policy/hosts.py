@@ -27,18 +27,18 @@ _WIDEST = {4: 8, 6: 7}
 
 @dataclass(frozen=True)
 class HostPattern:
-    """A compiled pattern: a name or an address, all names `below` a name, or a `network`; `port` is None for all."""
+    """A compiled pattern: a name, all names `below` a name, or `addresses`; `port` is None for all."""
 
     name: str
     below: bool
     port: int | None
-    network: Network | None = None
+    addresses: Network | None = None
 
     def names(self, host: str) -> bool:
         """Return whether it is about a canonical host, whatever the port."""
-        if self.network is not None:
+        if self.addresses is not None:
             address = address_of(host)
-            return address is not None and address in self.network
+            return address is not None and address in self.addresses
         return host.endswith("." + self.name) if self.below else host == self.name
 
     def matches(self, host: str, port: int) -> bool:
@@ -62,18 +62,12 @@ class HostPattern:
         return own is not None and others is not None and own.overlaps(others) and (None in ports or len({*ports}) == 1)
 
     @property
-    def addresses(self) -> Network | None:
-        """The addresses that it is about; None where it is about names."""
-        address = address_of(self.name) if self.network is None and not self.below else None
-        return self.network if address is None else ipaddress.ip_network(address)
-
-    @property
     def too_wide(self) -> str | None:
         """What keeps it from being allowed, where it holds hosts of more than one owner."""
         if self.below and ("." not in self.name or _REGISTRY.fullmatch(self.name)):
             return f"*.{self.name} is too wide: anybody may have a name below {self.name}; name the domain as well"
-        if self.network is not None and self.network.prefixlen < (widest := _WIDEST[self.network.version]):
-            return f"{self.network} is too wide: a network that is allowed has /{widest} or more; write smaller ones"
+        if self.addresses is not None and self.addresses.prefixlen < (widest := _WIDEST[self.addresses.version]):
+            return f"{self.name} is too wide: a network that is allowed has /{widest} or more; write smaller ones"
         return None
 
 
@@ -89,15 +83,17 @@ def compile_host(text: str) -> HostPattern:
     if "*" in written:
         raise ValueError(f"{text!r}: * is the whole first label, as in *.example.com, and stands nowhere else")
     try:
-        network = _network(written) if "/" in written else None
-        name = str(network) if network is not None else canonical_host(found[2])
+        addresses = _network(written) if "/" in written else None
+        name = str(addresses) if addresses is not None else canonical_host(found[2])
     except ValueError as error:
         raise ValueError(f"{text!r} is not a host: {error}; {_FORM}") from error
     if name != written:
         raise ValueError(f"{text!r} is judged as {name!r}; write that")
-    if found[1] and (network is not None or address_of(name) is not None):
+    if (address := address_of(name)) is not None:
+        addresses = ipaddress.ip_network(address)
+    if found[1] and addresses is not None:
         raise ValueError(f"{text!r}: nothing is below an address; {_FORM}")
-    return HostPattern(name, found[1] is not None, port, network)
+    return HostPattern(name, found[1] is not None, port, addresses)
 
 
 def _network(text: str) -> Network:

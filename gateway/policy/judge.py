@@ -136,16 +136,11 @@ class Policy:
         rules = (placed.rule for placed in self._rules if CONNECT in placed.rule.tools)
         return tuple(rule for rule in rules if not rule.all_given.isdisjoint(REQUESTS))
 
-    @property
-    def judges_requests(self) -> bool:
-        """Whether a rule of connect is about methods or paths."""
-        return bool(self._request_rules)
-
-    def judges_requests_to(self, host: str, port: int) -> bool:
-        """Return whether one about methods or paths may be about a canonical host."""
+    def judges_requests(self, host: str | None = None, port: int = 0) -> bool:
+        """Return whether a rule is about methods or paths, and may be about a canonical host if one is given."""
+        hosts = [rule.hosts for rule in self._request_rules]
         return any(
-            rule.hosts is None or any(compile_host(one).matches(host, port) for one in rule.hosts)
-            for rule in self._request_rules
+            host is None or to is None or any(compile_host(one).matches(host, port) for one in to) for to in hosts
         )
 
     def names_address(self, address: str, port: int, facts: Facts | None = None) -> bool:

@@ -63,7 +63,8 @@ def load_policy(text: str, source: str, operator: PolicyDocument | None = None) 
     """
     read = _read(text, source)
     policy = _in_layers(read, source, operator)
-    _raise_if(source, _untrue(read.reading, prove_tests(read.document, read.reading, policy)))
+    if untrue := _untrue(read.reading, prove_tests(read.document, read.reading, policy)):
+        raise PolicyError(source, untrue)
     return policy
 
 
@@ -122,13 +123,9 @@ def _in_layers(read: PolicyText, source: str, operator: PolicyDocument | None) -
     """Return a policy together with the operator's. Raises PolicyError where they do not fit."""
     if operator is not None:
         wrong = [*check_layers(read.document, operator), *private_hosts(read.document, operator)]
-        _raise_if(source, _problems(read.reading, wrong))
+        if wrong:
+            raise PolicyError(source, _problems(read.reading, wrong))
     return Policy(read.document, operator)
-
-
-def _raise_if(source: str, problems: list[Problem]) -> None:
-    if problems:
-        raise PolicyError(source, problems)
 
 
 def _problems(reading: YamlReading, wrong: Iterable[tuple[Path, str]]) -> list[Problem]:

@@ -53,10 +53,10 @@ class ToolRules:
         for glob in map(compile_glob, rule.paths or ()):
             self.by_root[glob.root].append((glob, compiled))
         for prefix in compile_argv(rule.argv or ()):
-            for program in prefix.programs or (None,):
-                self.by_program[program].append((prefix.second, prefix, compiled))
+            for program in prefix.texts(0) or (None,):
+                self.by_program[program].append((prefix.texts(1), prefix, compiled))
         for pattern in map(compile_host, rule.hosts or ()):
-            domain = _NETWORKS if pattern.network is not None else _domain(pattern.name)
+            domain = _NETWORKS if "/" in pattern.name else _domain(pattern.name)
             self.by_domain[domain].append((pattern, compiled))
 
     @cached_property

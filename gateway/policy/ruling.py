@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Literal
 
 from gateway.policy.conditions import CompiledRule, Hit
 from gateway.policy.decision import DEFAULT_DENY, OPAQUE, Decision, Effect, Match, RuleLimit
 from gateway.policy.parts import Part, shown
 
-Opaque = Literal["deny", "ask", "allow"]
 WHOLE_LINE = "the whole line"
 _SHOWN_ALLOWED = 10
 
@@ -43,7 +41,7 @@ class Ruling:
     tool: str
     judged: list[Judged] = field(default_factory=list)
     opaque: str | None = None
-    opaque_effect: Opaque = "deny"
+    opaque_effect: Effect = "deny"
     line: Judged | None = None
     allowed: Callable[[str], tuple[str, ...]] = lambda _: ()
     narrows: frozenset[bool] = frozenset()

@@ -16,7 +16,6 @@ def policy_schema() -> dict[str, Any]:
     schema = PolicyDocument.model_json_schema(mode="validation")
     for definition in (schema, *schema["$defs"].values()):
         _plain(definition)
-    _name_tool_sets(schema)
     return {"$schema": _DIALECT, "$id": _ID, **schema, "title": "Airlock policy"}
 
 
@@ -33,12 +32,3 @@ def _plain(definition: dict[str, Any]) -> None:
             definition["properties"][name] = {**forms[0], **field}
         elif forms:
             field["anyOf"] = forms
-
-
-def _name_tool_sets(schema: dict[str, Any]) -> None:
-    """Add `read` and `write` to the names of tools: loading writes them out."""
-    for kind in ("Rule", "ResultRule"):
-        tools = schema["$defs"][kind]["properties"]["tools"]
-        tools["minItems"] = tools.pop("minLength")
-        items = tools["items"]
-        items["anyOf"] = [{"enum": ["read", "write"]}, {key: items.pop(key) for key in list(items)}]

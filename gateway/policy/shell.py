@@ -53,13 +53,13 @@ def parse_line(command: str, cwd: Directories = START) -> ShellLine:
     if reason is not None:
         return ShellLine(opaque=reason)
     source = command.encode()
+    reader = LineReader(source.decode("latin-1"), cwd)
     try:
-        reading = LineReader(source.decode("latin-1"), cwd).reading()
+        line = reader.line()
     except Opaque as opaque:
         return _seen(source, str(opaque))
-    units, complete = read_units(_without(source, reading.documents))
-    line = reading.line
-    if not complete or sorted(reading.units) != sorted(units):
+    units, complete = read_units(_without(source, reader.documents))
+    if not complete or sorted(reader.units) != sorted(units):
         seen = _seen(source, _DISAGREE)
         return ShellLine((*line.commands, *seen.commands), (*line.redirects, *seen.redirects), _DISAGREE)
     if len(line.commands) + len(line.redirects) > LIMIT_COMMANDS:
@@ -85,7 +85,7 @@ def _unreadable(command: str) -> str | None:
     return None
 
 
-def _without(source: bytes, documents: tuple[Span, ...]) -> bytes:
+def _without(source: bytes, documents: list[Span]) -> bytes:
     """Return the line with blanks for its here-documents: our reading of those is checked against real shells only."""
     blanked = bytearray(source)
     for start, end in documents:
