@@ -85,7 +85,7 @@ def explain(
     call = ToolCall(id="explain", name=tool, arguments=arguments)
     final = Toolbox(filesystem(LocalFS()).tools).prepare(call).call.arguments or {}
     decision = policy.judge(tool, final, facts)
-    near = near_misses(document, above, tool, final, facts)
+    near = near_misses(policy, tool, final, facts)
     said = {"verdict": decision.verdict, "rule": decision.rule, "reason": decision.reason}
     would_be = None if decision.would_be is None else dict(zip(("verdict", "rule"), decision.would_be, strict=True))
     files = policy.file_rules if tool == "execute" else None

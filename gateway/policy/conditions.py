@@ -165,16 +165,15 @@ def _one_of(of: Callable[[T, Part], Certainty], wanted: Iterable[T]) -> Matches:
 def in_window(window: TimeWindow, now: datetime) -> bool:
     """Return whether a moment is in a window; a window over midnight belongs to the day on which it begins."""
     local = now.astimezone(ZoneInfo(window.zone))
-    day = local.weekday()
-    if window.since is not None and window.until is not None:
-        clock = f"{local.hour:02}:{local.minute:02}"
-        if window.since < window.until:
-            if not window.since <= clock < window.until:
-                return False
-        elif clock < window.until:
-            day = (day - 1) % 7
-        elif clock < window.since:
+    day, clock = local.weekday(), f"{local.hour:02}:{local.minute:02}"
+    since, until = window.since or "00:00", window.until or "24:00"
+    if since < until:
+        if not since <= clock < until:
             return False
+    elif clock < until:
+        day = (day - 1) % 7
+    elif clock < since:
+        return False
     return window.days is None or _DAYS[day] in window.days
 
 

@@ -8,7 +8,7 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain
 
 from gateway.policy.argv import ArgvPrefix, compile_argv
@@ -65,10 +65,6 @@ class ToolRules:
         pairs = (pair for root in sorted(self.by_root) for pair in self.by_root[root])
         return [pair for pair in pairs if pair[1].effect != "allow"]
 
-    @cached_property
-    def roots(self) -> list[str]:
-        return [glob.root for glob, _ in self.tightening]
-
     def matching(self, part: Part, budget: Budget = UNLIMITED) -> Found:
         """Yield the rules whose names hold for a part of this tool; a rule may come more than once.
 
@@ -116,9 +112,8 @@ class ToolRules:
 
     def _inside(self, directory: str) -> list[tuple[PathGlob, CompiledRule]]:
         """Return the tightening globs whose root is below a directory."""
-        inside = directory.rstrip("/")
-        # 0 comes after /
-        return self.tightening[bisect_left(self.roots, f"{inside}/") : bisect_left(self.roots, f"{inside}0")]
+        inside, at = directory.rstrip("/"), partial(bisect_left, self.tightening, key=lambda pair: pair[0].root)
+        return self.tightening[at(f"{inside}/") : at(f"{inside}0")]  # 0 comes after /
 
     def _by_argv(self, part: Part, budget: Budget) -> Found:
         words = part.words
