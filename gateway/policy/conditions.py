@@ -131,9 +131,7 @@ def of_path(glob: PathGlob, part: Part, budget: Budget = UNLIMITED, *, loosens: 
         return NO
     if part.path is not None:
         return YES if glob.matches(part.path) else NO
-    if part.kind == "path" and glob.text == "/**":
-        return YES  # whatever file it is
-    return PERHAPS if part.kind == "path" else NO
+    return YES if glob.text == "/**" else PERHAPS  # whatever file it is
 
 
 def _of_host(pattern: HostPattern, part: Part) -> Certainty:

@@ -282,8 +282,6 @@ class Programs:
 
     def command(self, command: SimpleCommand, depth: int, within: tuple[SimpleCommand, ...] = ()) -> None:
         """Take in one simple command and what it wraps."""
-        if not command.words:
-            return
         self._words += len(command.words)
         if depth > _LIMIT_DEPTH or len(self.programs) > LIMIT_COMMANDS or self._words > _LIMIT_WORDS:
             self._refuse("it wraps commands too deep or has too many")
