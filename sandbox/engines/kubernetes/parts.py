@@ -24,7 +24,7 @@ from sandbox.engines.kubernetes.records import Known, Record, owner_in
 from sandbox.engines.kubernetes.resources import CLAIMS, LEASES, PODS
 from sandbox.engines.kubernetes.setup import Setup, unclaimed_name
 from sandbox.engines.kubernetes.unowned import Unowned
-from sandbox.engines.kubernetes.workloads import Held, Workloads, chosen_workloads
+from sandbox.engines.kubernetes.workloads import Held, PodWorkloads, SandboxWorkloads, Workloads
 from sandbox.engines.lifetime import Lifetime
 from sandbox.engines.pooled_sandbox import is_pooled
 from sandbox.errors import SandboxError, SandboxRetired, SandboxUnavailable
@@ -94,7 +94,8 @@ class Parts:
         async with self._preparing:
             await self.setup.prepare()
             if self._workloads is None:
-                self._workloads = await chosen_workloads(self.requests, self.site, self.namespaces, self)
+                kind = SandboxWorkloads if self.setup.uses_sandboxes else PodWorkloads
+                self._workloads = kind(self.requests, self.site, self.namespaces, self)
             await self.namespaces.prepare()
             await self.pods.start()
             await self.leases.start()
