@@ -33,6 +33,7 @@ from sandbox.engines.kubernetes.boot import Boot
 from sandbox.engines.kubernetes.gates import Gate
 from sandbox.engines.kubernetes.parts import Parts
 from sandbox.engines.kubernetes.pods import Pod, created_s
+from sandbox.engines.kubernetes.reachability import retired
 from sandbox.engines.kubernetes.records import Record
 from sandbox.engines.kubernetes.resources import CLAIMS
 from sandbox.engines.pooled_checks import refuse_used, settled
@@ -189,7 +190,7 @@ class KubernetesPool:
         async with self.parts.gates.entered(owner) as gate:
             if gate is None or (gate.record.state, gate.record.sandbox) != ("running", sandbox_id):
                 return
-            if await self.parts.retired(gate, attached=False, busy=False):
+            if await retired(self.parts, gate, attached=False, busy=False):
                 await self.parts.drop(gate, _GIVEN_UP)
 
     def _record(self, pooled: KubernetesPooled, spec: SandboxSpec) -> Record:

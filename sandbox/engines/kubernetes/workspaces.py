@@ -21,7 +21,8 @@ from sandbox.client.remote_archive import WorkspaceCounts
 from sandbox.engines.kubernetes import copied_volumes, manifests
 from sandbox.engines.kubernetes.boot import Boot
 from sandbox.engines.kubernetes.gates import Gate
-from sandbox.engines.kubernetes.parts import Parts
+from sandbox.engines.kubernetes.parts import Parts, is_over
+from sandbox.engines.kubernetes.reachability import in_use, refuse_unreached, retired
 from sandbox.engines.kubernetes.resources import CLAIMS
 from sandbox.engines.workspace_archive import ArchiveBroken, Contents, Passing, bounded, read_tar, streamed, write_tar
 from sandbox.errors import DaemonLost, SandboxBusy, SandboxError
@@ -94,7 +95,7 @@ class Workspaces:
                 fresh = parts.site.name("workspace", secrets.token_hex(8))
                 try:
                     await make(gate, fresh)
-                    if gate.record.state == "running" and not await parts.retired(gate, attached=True, busy=False):
+                    if gate.record.state == "running" and not await retired(parts, gate, attached=True, busy=False):
                         raise SandboxBusy(_BUSY)
                 except BaseException:
                     await asyncio.shield(self._forget(gate))
@@ -107,7 +108,15 @@ class Workspaces:
                 await self._forget(gate)
 
     async def _refuse_busy(self, gate: Gate) -> None:
-        if gate.record.state == "running" and await self.parts.in_use(gate):
+        if gate.record.state != "running":
+            return
+        try:
+            busy = await in_use(self.parts, gate)
+        except (SandboxError, OSError) as error:
+            if not is_over(error):
+                await refuse_unreached(self.parts, gate, error)
+            return
+        if busy:
             raise SandboxBusy(_BUSY)
 
     async def _forget(self, gate: Gate) -> None:
