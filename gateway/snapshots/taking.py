@@ -73,7 +73,7 @@ class Taking:
         """
         quotas = tenant.policy.document.quotas
         # Before anything is removed for it: nothing that is removed makes room for it.
-        self._copies.refuse_larger(tenant.sandbox_spec(what.thread), quotas.snapshot_bytes)
+        await self._copies.refuse_larger(tenant.sandbox_spec(what.thread), quotas.snapshot_bytes)
         books = await self._opened(tenant.name, directory)
         try:
             books = await self._with_a_place(books, quotas.snapshots)
