@@ -347,6 +347,26 @@ async def test_unclaimed_pods_of_a_process_that_lives_are_left_alone_and_those_o
     assert not [line for line in place.left() if drained.id in line]
 
 
+async def test_a_gateway_that_reaches_no_pods_removes_none_of_the_pool_and_one_that_reaches_others_does(
+    make_engine: MakeEngine, place: ClusterSite
+) -> None:
+    maker, later = make_engine(), make_engine(clock=lambda: time.time() + 300)
+    pooled = await maker.pool.make_pooled(KIND)
+    await later.prepare()
+    real = later._parts.unclaimed
+    later._parts.unclaimed = lambda pod: replace(real(pod), port=1)  # type: ignore[method-assign]
+    await later.reconcile()
+    assert pods(place) == [pooled.id]
+    assert await maker.pool.claim(pooled, spec()) is not None
+
+    broken = await maker.pool.make_pooled(KIND)
+    later._parts.unclaimed = real  # type: ignore[method-assign]
+    await later.create(spec("reached"))
+    later._parts.unclaimed = lambda pod: replace(real(pod), port=1)  # type: ignore[method-assign]
+    await later.reconcile()
+    await until(lambda: broken.id not in pods(place))
+
+
 async def test_a_look_for_what_is_left_over_leaves_alone_what_its_own_process_makes_or_claims(
     make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
