@@ -265,3 +265,16 @@ async def test_without_the_class_automatic_snapshots_are_trimmed_except_copies_w
     (warned,) = [line for line in logged if line["log_level"] == "warning"]
     assert (warned["tenant"], warned["copies"]) == ("acme", 1)
     assert "sandbox.kubernetes.snapshot_class" in warned["event"]
+
+
+@pytest.mark.parametrize("quota", [{"snapshots": 2}, {"snapshot_bytes": 4 * _GIB}])
+async def test_without_the_class_a_quota_that_copies_fill_is_what_the_error_names(
+    harness: Harness, snapshots: Snapshots, quota: dict[str, int]
+) -> None:
+    step = KeptStep(await harness.threads.thread(ACME.name, "t"), 0)
+    copies = [await snapshots.keep_step(ACME, "r1", number, step, STEP) for number in (1, 2)]
+    full = tenant(quotas=quota)
+    with pytest.raises(QuotaExceeded):
+        await keeping(harness, None).create(full, "t", comment="")
+    page, _ = await snapshots.page(ACME, thread="", size=0, token="")
+    assert {one.id for one in page} == {one.id for one in copies}
