@@ -16,6 +16,7 @@ from sandbox.client.channel_sandbox import ChannelSandbox
 from sandbox.engines.fair_creation import FairCreation
 from sandbox.engines.kubernetes.kubernetes_engine import KubernetesEngine
 from sandbox.engines.kubernetes.kubernetes_pool import KubernetesPooled
+from sandbox.engines.kubernetes.records import Record
 from sandbox.engines.pooled_sandbox import PooledRefused, PoolKind
 from sandbox.engines.sandbox_pool import SandboxPool, _Ready
 from sandbox.errors import DaemonLost
@@ -86,6 +87,8 @@ async def test_a_pooled_sandbox_has_no_owner_and_then_is_a_threads_as_if_it_had_
         assert (found["airlock.dev/tenant"], found["airlock.dev/thread"]) == owner_of(asked)
     (pod,) = place.cluster.objects(kinds.POD, place.namespace)
     check(kinds.POD, pod, "the Pod")
+    (lease,) = place.cluster.objects(kinds.LEASE, place.namespace)
+    assert Record.of(lease).pod == pod["metadata"]["uid"], "another Pod of its name is not the sandbox"
     for words in ("a thread of theirs", asked.tenant, "a secret"):
         assert words not in str(pod)
     assert await engine.create(asked) is sandbox

@@ -253,7 +253,7 @@ class KubernetesPool:
             if given_up.is_set():
                 raise PooledRefused(_GIVEN_UP)
             running = replace(record, state="running", since_s=parts.lifetime.clock(), fresh=False)
-            record = await gate.finish(running)
+            record = await gate.finish(replace(running, pod=one.pod_uid))
         except BaseException as error:
             if one is not None:
                 one.close()
