@@ -33,7 +33,7 @@ test-kubernetes: ## Run the tests of the Kubernetes engine on a real cluster: KU
 	@KUBECONFIG="$(KUBECONFIG)" deploy/run-tests kubernetes
 
 test-all: ## Run every check and every test, including PostgreSQL, all seeds and shells, gVisor, model servers, frameworks
-	@deploy/test-tools
+	@deploy/test-tools all
 	@deploy/setup runtime sandbox sandbox-slim gateway -- sh -c 'deploy/check && { deploy/models || true; } && { deploy/frameworks/install || true; } && deploy/run-tests all'
 
 check: ## Check format, lint, types, imports, protos, stubs and reference; needs no engine
