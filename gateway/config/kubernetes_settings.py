@@ -42,7 +42,7 @@ class KubernetesSettings(Section):
     mode: Literal["auto", "pods", "agent-sandbox"] = Field(
         default="auto",
         description="what a sandbox is: a Pod, or a Sandbox of agents.x-k8s.io/v1beta1; auto means the latter where "
-        "the cluster serves it",
+        "the cluster serves it when the first gateway starts, which records that for later ones",
     )
     namespace: ObjectName = Field(
         default="airlock-sandboxes", description="namespace of the sandboxes, which exists and has nothing else in it"

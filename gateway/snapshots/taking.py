@@ -4,7 +4,7 @@ A snapshot taken on request is never removed for another. Automatic ones are: th
 reached, and the thread's oldest beyond `sandbox.snapshots_kept`.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from types import MappingProxyType
@@ -73,7 +73,7 @@ class Taking:
         """
         quotas = tenant.policy.document.quotas
         # Before anything is removed for it: nothing that is removed makes room for it.
-        self._copies.refuse_larger(tenant.sandbox_spec(what.thread), quotas.snapshot_bytes)
+        await self._copies.refuse_larger(tenant.sandbox_spec(what.thread), quotas.snapshot_bytes)
         books = await self._opened(tenant.name, directory)
         try:
             books = await self._with_a_place(books, quotas.snapshots)
@@ -144,30 +144,27 @@ class Taking:
         await books.close()
         return snapshot
 
-    async def _reachable(self, books: _Books, found: Collection[Snapshot]) -> Collection[Snapshot]:
-        """Return the snapshots without copies that this gateway cannot reach.
-
-        A snapshot is stored by now, and must not be reported as failed for what cannot be removed.
-        """
+    async def _reachable(self, books: _Books, found: Sequence[Snapshot]) -> Sequence[Snapshot]:
+        """Return the automatic snapshots without copies that this gateway cannot reach, and so cannot remove."""
         if not found or self._copies.engine is not None:
             return found
         lost = await in_thread(lambda: {one.id for one in found if books.directory.is_copy(one.id)})
         if lost and books.tenant not in self._warned:
             self._warned.add(books.tenant)
             log.warning(
-                "automatic snapshots beyond sandbox.snapshots_kept stay: they are copies of volumes, and "
-                "sandbox.kubernetes.snapshot_class is not set; set it again to have them removed",
+                "automatic snapshots beyond sandbox.snapshots_kept and the quotas stay: they are copies of volumes, "
+                "and sandbox.kubernetes.snapshot_class is not set; set it again to have them removed",
                 tenant=books.tenant,
                 copies=len(lost),
             )
         return [one for one in found if one.id not in lost]
 
     async def _with_a_place(self, books: _Books, limit: int) -> _Books:
-        """Make room for one more by number; QuotaExceeded if all were taken on request."""
+        """Make room for one more by number; QuotaExceeded if no others can be removed."""
         too_many = len(books.ids) - limit + 1
         if too_many <= 0:
             return books
-        automatic = await self._store.automatic(books.tenant)
+        automatic = await self._reachable(books, await self._store.automatic(books.tenant))
         if len(automatic) < too_many:
             raise QuotaExceeded(
                 f"snapshots: this tenant has {len(books.ids)} snapshots, and its quota is {limit}: delete some "
@@ -179,11 +176,11 @@ class Taking:
 
     async def _with_more_room(self, tenant: str, directory: SnapshotDirectory, missed: QuotaExceeded) -> _Books:
         """Remove the older half of the automatic snapshots; raises `missed` if there are none."""
-        automatic = await self._store.automatic(tenant)
-        if not automatic:
-            raise missed
         # The files of the one that did not fit go first, since their size is unknown.
         books = await self._opened(tenant, directory)
+        automatic = await self._reachable(books, await self._store.automatic(tenant))
+        if not automatic:
+            raise missed
         return await self._without(books, automatic[: len(automatic) // 2 + 1], "snapshot_bytes")
 
     async def _without(self, books: _Books, gone: Collection[Snapshot], because: str = "") -> _Books:

@@ -38,11 +38,13 @@ class Copies:
 
     engine: VolumeCopies | None = None
 
-    def refuse_larger(self, spec: SandboxSpec, quota_bytes: int) -> None:
+    async def refuse_larger(self, spec: SandboxSpec, quota_bytes: int) -> None:
         """Raise TooLarge if a copy of a thread's volume exceeds the whole quota, so that no removal makes room."""
-        size_bytes = spec.limits.workspace_bytes
+        if self.engine is None or not self.engine.copies_of(spec):
+            return
+        size_bytes = await self.engine.volume_bytes(spec)
         # What describes the copy is stored as well, so a quota of the volume's size is too small.
-        if self.engine is not None and self.engine.copies_of(spec) and size_bytes >= quota_bytes:
+        if size_bytes >= quota_bytes:
             raise _too_large(size_bytes, quota_bytes)
 
     async def take(
@@ -144,7 +146,8 @@ def read_copy(objects: Objects, name: str) -> VolumeCopy | None:
         if said["version"] != _VERSION:
             raise damaged()
         counts = WorkspaceCounts(**{key: int(value) for key, value in said["counts"].items()})
-        return VolumeCopy(str(said["name"]), str(said["uid"]), int(said["stored_bytes"]), counts)
+        at_rest = said.get("at_rest") is True
+        return VolumeCopy(str(said["name"]), str(said["uid"]), int(said["stored_bytes"]), counts, at_rest)
     except Missing:
         return None
     except (ValueError, TypeError, KeyError, AttributeError) as error:

@@ -188,13 +188,15 @@ class Workspaces(Protocol):
 class VolumeCopy:
     """A copy of a volume with a thread's files, which the engine keeps. `name` and `uid` are the engine's for it.
 
-    `stored_bytes` is the size of a volume made of it, `counts` what it has.
+    `stored_bytes` is the size of a volume made of it, `counts` what the thread's files were just before it was taken.
+    `at_rest`: nothing ran in the thread meanwhile, so it has all of that. Else what ran may have removed some.
     """
 
     name: str
     uid: str
     stored_bytes: int
     counts: WorkspaceCounts
+    at_rest: bool = False
 
 
 @dataclass(frozen=True)
@@ -212,6 +214,9 @@ class VolumeCopies(Protocol):
 
     def copies_of(self, spec: SandboxSpec) -> bool:
         """Return whether the snapshots of a thread are to be copies. Earlier ones are in any case."""
+
+    async def volume_bytes(self, spec: SandboxSpec) -> int:
+        """Return the size of the volume with a thread's files, or of the one that it would get; raises SandboxError."""
 
     async def copy_workspace(
         self, spec: SandboxSpec, snapshot: str, check: Callable[[WorkspaceCounts], None]

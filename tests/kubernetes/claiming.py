@@ -67,6 +67,6 @@ async def main(engine: KubernetesEngine, step: str) -> None:
 
 if __name__ == "__main__":
     kubeconfig, namespace, keys_namespace, step = sys.argv[1:]
-    site = Site("test", namespace, keys_namespace)
+    site = Site("test", namespace, keys_namespace, mode="pods")
     engine = KubernetesEngine(site, KubernetesRequests(Path(kubeconfig)), inspection=NoWalls())
     asyncio.run(main(engine, step))

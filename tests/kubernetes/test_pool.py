@@ -16,6 +16,7 @@ from sandbox.client.channel_sandbox import ChannelSandbox
 from sandbox.engines.fair_creation import FairCreation
 from sandbox.engines.kubernetes.kubernetes_engine import KubernetesEngine
 from sandbox.engines.kubernetes.kubernetes_pool import KubernetesPooled
+from sandbox.engines.kubernetes.records import Record
 from sandbox.engines.pooled_sandbox import PooledRefused, PoolKind
 from sandbox.engines.sandbox_pool import SandboxPool, _Ready
 from sandbox.errors import DaemonLost
@@ -86,6 +87,8 @@ async def test_a_pooled_sandbox_has_no_owner_and_then_is_a_threads_as_if_it_had_
         assert (found["airlock.dev/tenant"], found["airlock.dev/thread"]) == owner_of(asked)
     (pod,) = place.cluster.objects(kinds.POD, place.namespace)
     check(kinds.POD, pod, "the Pod")
+    (lease,) = place.cluster.objects(kinds.LEASE, place.namespace)
+    assert Record.of(lease).pod == pod["metadata"]["uid"], "another Pod of its name is not the sandbox"
     for words in ("a thread of theirs", asked.tenant, "a secret"):
         assert words not in str(pod)
     assert await engine.create(asked) is sandbox
@@ -345,6 +348,26 @@ async def test_unclaimed_pods_of_a_process_that_lives_are_left_alone_and_those_o
     await third.close()
     assert drained.id not in pods(place)
     assert not [line for line in place.left() if drained.id in line]
+
+
+async def test_a_gateway_that_reaches_no_pods_removes_none_of_the_pool_and_one_that_reaches_others_does(
+    make_engine: MakeEngine, place: ClusterSite
+) -> None:
+    maker, later = make_engine(), make_engine(clock=lambda: time.time() + 300)
+    pooled = await maker.pool.make_pooled(KIND)
+    await later.prepare()
+    real = later._parts.unclaimed
+    later._parts.unclaimed = lambda pod: replace(real(pod), port=1)  # type: ignore[method-assign]
+    await later.reconcile()
+    assert pods(place) == [pooled.id]
+    assert await maker.pool.claim(pooled, spec()) is not None
+
+    broken = await maker.pool.make_pooled(KIND)
+    later._parts.unclaimed = real  # type: ignore[method-assign]
+    await later.create(spec("reached"))
+    later._parts.unclaimed = lambda pod: replace(real(pod), port=1)  # type: ignore[method-assign]
+    await later.reconcile()
+    await until(lambda: broken.id not in pods(place))
 
 
 async def test_a_look_for_what_is_left_over_leaves_alone_what_its_own_process_makes_or_claims(

@@ -135,6 +135,71 @@ async def test_a_sandbox_that_no_gateway_reaches_is_replaced_by_a_call_two_minut
     assert not record(place).unreached_s
 
 
+async def left_unreached(make_engine: MakeEngine, clock: Clock) -> tuple[Sandbox, KubernetesEngine]:
+    """Return a sandbox that no gateway reaches, and the only gateway there is."""
+    lost, later = make_engine(), make_engine(clock=clock)
+    sandbox = await lost.create(spec())
+    await sandbox.files.write("/workspace/a", b"kept")
+    await lose(lost)
+    cut_off(later, lambda name: sandbox.id in name)
+    return sandbox, later
+
+
+async def test_a_sandbox_that_no_gateway_reaches_counts_as_idle_two_minutes_later(
+    make_engine: MakeEngine, place: ClusterSite
+) -> None:
+    clock = Clock()
+    sandbox, later = await left_unreached(make_engine, clock)
+    assert await later.reconcile() == []
+    clock.ahead_s = ASKED_S / 2
+    assert await later.reconcile() == []
+    await later.remove(sandbox.id)
+    assert record(place).sandbox == sandbox.id, "another gateway may yet object"
+    clock.ahead_s = ASKED_S + 1
+    assert [one.id for one in await later.reconcile()] == [sandbox.id]
+    assert not await later.stop_idle(sandbox.id), "it is removed, for nothing can be asked of it"
+    assert [line.split()[0] for line in place.left()] == ["workspace", "Lease"]
+
+
+async def test_a_sandbox_that_no_gateway_reaches_makes_room_at_capacity_two_minutes_later(
+    make_engine: MakeEngine, place: ClusterSite
+) -> None:
+    clock = Clock()
+    _, later = await left_unreached(make_engine, clock)
+    await later.prepare()
+    assert not await later.remove_idle(None, stop=True)
+    clock.ahead_s = ASKED_S + 1
+    assert await later.remove_idle(None, stop=True)
+    assert [line.split()[0] for line in place.left()] == ["workspace", "Lease"]
+
+
+async def test_files_under_a_sandbox_that_no_gateway_reaches_are_replaced_two_minutes_later(
+    make_engine: MakeEngine,
+) -> None:
+    clock = Clock()
+    _, later = await left_unreached(make_engine, clock)
+    with pytest.raises(SandboxUnavailable, match="this gateway cannot reach it"):
+        await later.replace_workspace(spec(), lambda: iter(()))
+    clock.ahead_s = ASKED_S + 1
+    await later.replace_workspace(spec(), lambda: iter(()))
+    assert text(await run((await later.create(spec())).shell, "ls")) == ""
+
+
+async def test_a_gateway_objects_for_a_sandbox_that_it_has_never_used_and_reaches(
+    make_engine: MakeEngine, place: ClusterSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sandbox.engines.kubernetes.reachability._SPREAD_S", 0.0)
+    clock = Clock()
+    _, cut = await left_unreached(make_engine, clock)
+    other = make_engine()
+    await other.prepare()
+    assert not await cut.remove_idle(None)
+    await until(lambda: not record(place).unreached_s)
+    clock.ahead_s = ASKED_S + 1
+    assert not await cut.remove_idle(None)
+    assert await other.find(spec()) is not None
+
+
 async def test_who_owns_a_sandbox_that_does_not_answer_can_remove_it(make_engine: MakeEngine) -> None:
     lost, later = make_engine(), make_engine()
     await lost.create(spec())

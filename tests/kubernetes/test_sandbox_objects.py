@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,6 +15,7 @@ from sandbox.client.channel_sandbox import ChannelSandbox
 from sandbox.engines.kubernetes import manifests
 from sandbox.engines.kubernetes.kubernetes_engine import KubernetesEngine
 from sandbox.engines.kubernetes.kubernetes_requests import KubernetesRequests
+from sandbox.engines.kubernetes.preflight import Preflight
 from sandbox.engines.kubernetes.remains import Remains
 from sandbox.engines.kubernetes.resources import GATEWAY_VERBS, REMOVAL_VERBS, SANDBOX_VERBS, VERBS
 from sandbox.engines.pooled_sandbox import PooledRefused, PoolKind
@@ -435,6 +436,76 @@ async def test_a_cluster_that_does_not_serve_what_is_asked_is_named(place: Clust
         assert await refused("auto") == ""
     finally:
         api.withheld.clear()
+
+
+# --- one mode for all gateways of an installation ---
+
+
+@pytest.fixture
+def mode_of(place: ClusterSite) -> Iterator[Callable[..., Awaitable[str]]]:
+    """Return the resource of the sandboxes of a gateway that starts, or why it cannot."""
+
+    async def found(mode: str = "auto") -> str:
+        engine = place.engine(mode=mode)
+        try:
+            await engine.prepare()
+            return engine._parts.workloads.resource.plural
+        except SandboxUnavailable as error:
+            return str(error)
+        finally:
+            await engine.close()
+
+    yield found
+    place.cluster.api.withheld.clear()
+
+
+async def test_an_installation_of_agent_sandbox_under_running_gateways_gives_later_ones_no_other_mode(
+    place: ClusterSite, mode_of: Callable[..., Awaitable[str]], caplog: pytest.LogCaptureFixture
+) -> None:
+    place.cluster.api.withheld.add(kinds.AGENTS)
+    assert await mode_of() == "pods"
+    place.cluster.api.withheld.clear()
+    assert await mode_of() == "pods"
+    assert "sandboxes stay Pods, as Lease airlock-test-mode in namespace" in caplog.text
+    assert "set sandbox.kubernetes.mode to agent-sandbox" in caplog.text
+
+
+async def test_a_mode_that_the_operator_names_replaces_the_recorded_one(
+    place: ClusterSite, mode_of: Callable[..., Awaitable[str]]
+) -> None:
+    assert [await mode_of(mode) for mode in ("pods", "auto", "pods", "auto")] == ["pods", "sandboxes", "pods", "pods"]
+    assert [await mode_of(mode) for mode in ("agent-sandbox", "auto")] == ["sandboxes", "sandboxes"]
+    place.cluster.api.withheld.add(kinds.AGENTS)
+    refused = await mode_of()
+    assert "serves no agents.x-k8s.io" in refused
+    assert "Lease airlock-test-mode in namespace" in refused
+
+
+async def test_gateways_that_start_at_once_record_one_mode(place: ClusterSite, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two, one has asked the cluster before agent-sandbox was installed, and the other one afterwards."""
+    early, late = (place.engine(mode="auto") for _ in range(2))
+    asked, installed = asyncio.Event(), asyncio.Event()
+    real = Preflight.uses_sandboxes
+
+    async def slow(self: Preflight) -> bool:
+        if self.requests is early._parts.requests:
+            asked.set()
+            await installed.wait()
+            return False
+        return await real(self)
+
+    try:
+        with monkeypatch.context() as slowed:
+            slowed.setattr(Preflight, "uses_sandboxes", slow)
+            starting = asyncio.ensure_future(early.prepare())
+            await asked.wait()
+            await late.prepare()
+            installed.set()
+        await starting
+        assert {one._parts.workloads.resource.plural for one in (early, late)} == {"sandboxes"}
+    finally:
+        await early.close()
+        await late.close()
 
 
 # --- the warm pool ---

@@ -21,8 +21,10 @@ from sandbox.errors import EngineUnavailable, SandboxBusy, SandboxError, Sandbox
 from sandbox.sandbox import SandboxSpec, digest, owner_of
 from tests.conformance.kubernetes_engines import ClusterSite
 from tests.integration.sandbox.live_engine import run, text
+from tests.kubernetes import kinds
 from tests.kubernetes.cluster import Cluster, storage_class
-from tests.kubernetes.sandboxes import MakeEngine, cluster, engine, lose, make_engine, named, until
+from tests.kubernetes.sandboxes import MakeEngine, cluster, engine, lose, make_engine, named, spec, until
+from tests.kubernetes.store import copied as in_store
 
 __all__ = ["cluster", "engine", "make_engine"]  # fixtures
 
@@ -159,6 +161,20 @@ async def test_a_copy_is_its_tenant_s_alone_and_one_that_is_gone_changes_nothing
     await engine.remove_all_of("tenant-b")
 
 
+async def test_a_volume_has_the_size_that_its_driver_gave_it(
+    engine: KubernetesEngine, copies: VolumeCopies, place: ClusterSite
+) -> None:
+    asked = spec().limits.workspace_bytes
+    assert await copies.volume_bytes(named("t1")) == asked, "as a new one is asked for"
+    await engine.create(named("t1"))
+    assert await copies.volume_bytes(named("t1")) == asked
+    (claim,) = place.cluster.objects(kinds.CLAIM, place.namespace)
+    larger = in_store(claim)
+    larger["status"]["capacity"]["storage"] = "64Gi"
+    place.cluster.call(place.cluster.store.put, kinds.CLAIM, larger)
+    assert await copies.volume_bytes(named("t1")) == 64 * 2**30
+
+
 async def test_a_busy_thread_is_not_restored_and_what_is_too_large_is_not_copied(
     engine: KubernetesEngine, copies: VolumeCopies
 ) -> None:
@@ -202,7 +218,7 @@ async def test_a_volume_that_has_nothing_of_the_copy_does_not_replace_the_files(
         sandbox = await engine.create(named(thread))
         assert (await run(sandbox.shell, command)).exit_code == 0
         copy = await copied(engine.copies, named(thread), f"snap_{thread}")
-        with pytest.raises(SandboxUnavailable, match=r"has none of the files of the copy .* supports dataSource"):
+        with pytest.raises(SandboxUnavailable, match=r"has 0 of the copy's \d files .* supports dataSource"):
             await engine.copies.restore_copy(named(thread), copy)
         assert await engine.save_workspace(named(thread), lambda found: "a" in whole(found))
     empty = await engine.create(named("empty"))
@@ -221,6 +237,26 @@ async def test_a_copy_that_lacks_what_was_removed_after_it_was_counted_is_restor
     copy = await copied(copies, named("t1"))
     more = replace(copy, counts=replace(copy.counts, entries=100, files=99))
     assert await copies.restore_copy(named("t1"), more)
+    assert await engine.save_workspace(named("t1"), lambda found: whole(found)["a"][1]) == b"1\n"
+
+
+async def test_a_copy_that_lacks_some_of_the_files_that_nothing_changed_meanwhile_is_not_restored(
+    engine: KubernetesEngine, copies: VolumeCopies
+) -> None:
+    sandbox = await engine.create(named("t1"))
+    assert (await run(sandbox.shell, "echo 1 > a; mkdir -p b/c; ln a b/d; ln -s a e; mkfifo f")).exit_code == 0
+    assert await engine.stop_idle(sandbox.id)
+    copy = await copied(copies, named("t1"))
+    assert copy.at_rest
+    counts = copy.counts
+    for more in (
+        replace(counts, entries=counts.entries + 1),
+        replace(counts, files=counts.files + 1),
+        replace(counts, size_bytes=counts.size_bytes + 1),
+    ):
+        with pytest.raises(SandboxUnavailable, match=r"files \(2 of \d bytes\), so the thread's files are unchanged"):
+            await copies.restore_copy(named("t1"), replace(copy, counts=more))
+    assert await copies.restore_copy(named("t1"), copy)
     assert await engine.save_workspace(named("t1"), lambda found: whole(found)["a"][1]) == b"1\n"
 
 

@@ -14,7 +14,7 @@
     attached                                the sandboxes that this process uses, and what it shares with others
     gates, records                          a thread's record and its gate: one Lease
     workloads                               what runs a sandbox: a Pod, or a Sandbox of agents.x-k8s.io
-    setup                                   the instance's keys
+    setup, recorded_mode                    the instance's keys, and what all of its sandboxes are
     namespaces, allowance                   what each namespace of sandboxes has, and the most it may have
     preflight                               what every sandbox needs of a cluster, asked before the first is made
     trial, network_probe, image_probe       what `airlock doctor` tries out, and leaves nothing of

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from sandbox.client.remote_processes import RemoteProcesses
@@ -10,6 +11,7 @@ from sandbox.engines.engine import surplus
 from sandbox.engines.kubernetes.gates import Gate
 from sandbox.engines.kubernetes.listing import Listing
 from sandbox.engines.kubernetes.parts import Parts
+from sandbox.engines.kubernetes.reachability import in_use, retired
 from sandbox.engines.kubernetes.records import Record, owner_in
 from sandbox.engines.kubernetes.resources import CLAIMS, LEASES, Made
 from sandbox.errors import SandboxBusy, SandboxError, SandboxUnavailable, reason_of
@@ -54,7 +56,7 @@ class Endings:
         """Return whether a sandbox that its thread's owner wants ended may be: it is unused, or does not answer."""
         if gate.record.state != "running":
             return True
-        return await self.parts.retired(gate, attached=True, busy=False, named=True)
+        return await retired(self.parts, gate, attached=True, busy=False, named=True)
 
     async def end_calls(self, tenant: str, thread: str, *, overdue: bool = False) -> bool:
         await self.parts.prepared()
@@ -64,8 +66,9 @@ class Endings:
             lifetime = self.parts.lifetime
             if overdue and not lifetime.is_over(gate.record):
                 return False
-            if not lifetime.has_ended(gate.record) and not await self.parts.in_use(gate):
-                return False
+            with suppress(SandboxError, OSError):  # one that does not answer may have some
+                if not lifetime.has_ended(gate.record) and not await in_use(self.parts, gate):
+                    return False
             log.warning("removing sandbox %s with the calls in progress in it", gate.record.sandbox)
             await self.parts.drop(gate, OVERDUE if overdue else CALLS_LOST)
             return True
@@ -75,7 +78,7 @@ class Endings:
             async with self.parts.gates.entered(owner, wait_s=0) as gate:
                 if gate is None or gate.record.state != "running":
                     continue
-                if not await self.parts.retired(gate, attached=True, busy=False):
+                if not await retired(self.parts, gate, attached=True, busy=False):
                     continue
                 if stop:
                     await self._stopped(gate, EVICTED)
@@ -93,7 +96,7 @@ class Endings:
             if gate is None or gate.record.sandbox != sandbox_id or gate.record.state != "running":
                 self.parts.attached.let_go(sandbox_id)
                 return False
-            if not await self.parts.retired(gate, attached=False, busy=False):
+            if not await retired(self.parts, gate, attached=False, busy=False):
                 self.parts.attached.let_go(sandbox_id)  # another process has it
                 return False
             return await self._stopped(gate, UNUSED)
@@ -165,7 +168,7 @@ class Endings:
         async with self.parts.gates.entered(owner) as gate:
             if gate is None or gate.record.sandbox != sandbox_id:
                 self.parts.attached.let_go(sandbox_id)
-            elif gate.record.state != "running" or await self.parts.retired(gate, attached=False, busy=True):
+            elif gate.record.state != "running" or await retired(self.parts, gate, attached=False, busy=True):
                 await self.parts.drop(gate, reason)
             else:
                 self.parts.attached.let_go(sandbox_id)

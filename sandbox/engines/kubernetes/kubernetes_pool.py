@@ -31,8 +31,9 @@ from sandbox.engines.kubernetes import manifests
 from sandbox.engines.kubernetes.attached import Attached
 from sandbox.engines.kubernetes.boot import Boot
 from sandbox.engines.kubernetes.gates import Gate
-from sandbox.engines.kubernetes.parts import Parts
+from sandbox.engines.kubernetes.parts import Parts, is_over
 from sandbox.engines.kubernetes.pods import Pod, created_s
+from sandbox.engines.kubernetes.reachability import retired
 from sandbox.engines.kubernetes.records import Record
 from sandbox.engines.kubernetes.resources import CLAIMS
 from sandbox.engines.pooled_checks import refuse_used, settled
@@ -49,6 +50,8 @@ _GIVEN_UP = "its caller gave up"
 _YOUNG_S = 120.0
 # Pods of lost nodes take seconds each.
 _LOOKS_AT_ONCE = 16
+# So many of its own say whether this process reaches any Pod.
+_ASKED = 4
 
 
 @dataclass(frozen=True, eq=False)
@@ -189,7 +192,7 @@ class KubernetesPool:
         async with self.parts.gates.entered(owner) as gate:
             if gate is None or (gate.record.state, gate.record.sandbox) != ("running", sandbox_id):
                 return
-            if await self.parts.retired(gate, attached=False, busy=False):
+            if await retired(self.parts, gate, attached=False, busy=False):
                 await self.parts.drop(gate, _GIVEN_UP)
 
     def _record(self, pooled: KubernetesPooled, spec: SandboxSpec) -> Record:
@@ -250,7 +253,7 @@ class KubernetesPool:
             if given_up.is_set():
                 raise PooledRefused(_GIVEN_UP)
             running = replace(record, state="running", since_s=parts.lifetime.clock(), fresh=False)
-            record = await gate.finish(running)
+            record = await gate.finish(replace(running, pod=one.pod_uid))
         except BaseException as error:
             if one is not None:
                 one.close()
@@ -359,12 +362,13 @@ class KubernetesPool:
 
     async def _is_left(self, pod: Pod) -> bool:
         """Return whether no process has an unclaimed Pod."""
+        old = not self._is_young(pod.created_s)
+        if not pod.address or pod.ended:
+            return old
         try:
-            if not pod.address or pod.ended:
-                raise DaemonLost(pod.ended or "it has no address")
             channel, presence = await self.parts.dial(self.parts.unclaimed(pod))
-        except (SandboxError, OSError):
-            return not self._is_young(pod.created_s)
+        except (SandboxError, OSError) as error:
+            return old and (is_over(error) or await self._reaches_pods())
         try:
             # Its maker attaches as soon as the daemon answers.
             for _ in range(10 if self._is_young(pod.created_s) else 1):
@@ -375,6 +379,12 @@ class KubernetesPool:
         finally:
             presence.close()
             channel.close()
+
+    async def _reaches_pods(self) -> bool:
+        """Return whether a Pod answers this process; else its own network may fail, and others have what it sees."""
+        used = (one.usable for one in self.parts.attached.by_id.values())
+        mine = [one for one in (*self.unclaimed.values(), *used) if one is not None]
+        return any(await asyncio.gather(*(one.ping() for one in mine[:_ASKED])))
 
     def _is_young(self, created_s: float) -> bool:
         return self.parts.lifetime.clock() - created_s < _YOUNG_S

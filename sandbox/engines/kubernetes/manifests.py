@@ -67,9 +67,9 @@ class Site:
     `runtime_volume`: whether the daemon's bundle is copied from `runtime_image` into each Pod, or mounted, which needs
     image volumes. `gateway_namespace` and `gateway_selector` say which Pods may reach a sandbox's relay, and
     `gateway_cidrs` which addresses outside of Pods. `keys` is the namespace of the instance's key, by default that of
-    the gateway. `mode` is what runs a sandbox: a Pod, or a Sandbox of agents.x-k8s.io; "auto" means the latter where
-    the cluster serves it. With `snapshot_class` snapshots are VolumeSnapshots. With `namespace_per_tenant` only the
-    threads' Leases are in `namespace`. `tenants` has what is otherwise for some, by digest: of the five fields before.
+    the gateway. `mode` is what runs a sandbox: a Pod, or a Sandbox of agents.x-k8s.io; "auto" means what is recorded
+    of the instance (recorded_mode.py). With `snapshot_class` snapshots are VolumeSnapshots. With `namespace_per_tenant`
+    `namespace` has the Leases alone. `tenants` has what is otherwise for some, by digest: of the five fields before.
     """
 
     instance: str

@@ -24,7 +24,7 @@ from sandbox.engines.kubernetes.records import Known, Record, owner_in
 from sandbox.engines.kubernetes.resources import CLAIMS, LEASES, PODS
 from sandbox.engines.kubernetes.setup import Setup, unclaimed_name
 from sandbox.engines.kubernetes.unowned import Unowned
-from sandbox.engines.kubernetes.workloads import Held, Workloads, chosen_workloads
+from sandbox.engines.kubernetes.workloads import Held, PodWorkloads, SandboxWorkloads, Workloads
 from sandbox.engines.lifetime import Lifetime
 from sandbox.engines.pooled_sandbox import is_pooled
 from sandbox.errors import SandboxError, SandboxRetired, SandboxUnavailable
@@ -94,7 +94,8 @@ class Parts:
         async with self._preparing:
             await self.setup.prepare()
             if self._workloads is None:
-                self._workloads = await chosen_workloads(self.requests, self.site, self.namespaces, self)
+                kind = SandboxWorkloads if self.setup.uses_sandboxes else PodWorkloads
+                self._workloads = kind(self.requests, self.site, self.namespaces, self)
             await self.namespaces.prepare()
             await self.pods.start()
             await self.leases.start()
@@ -260,39 +261,3 @@ class Parts:
         except BaseException:
             channel.close()
             raise
-
-    async def retired(self, gate: Gate, *, attached: bool, busy: bool, named: bool = False) -> bool:
-        """Have a sandbox's daemon begin no call any more; False where what it does, or for whom, forbids that.
-
-        One that does not answer this process may be in use by others, and is as good as retired only if it was `named`:
-        who it belongs to wants it ended. Nor is the daemon asked past the sandbox's lifetime and grace, for it may lie.
-        """
-        if self.lifetime.has_ended(gate.record):
-            return True
-        mine = self.attached.by_id.get(gate.record.sandbox)
-        one = mine if mine is not None and mine.channel.lost is None else None
-        try:
-            if one is None:
-                patient = named or mine is not None
-                one = await (self.reached(gate) if patient else self.attach(gate.owner, gate.record))
-            return await one.presence.retire(attached=attached, busy=busy) is None
-        except (SandboxError, OSError) as error:
-            log.info("sandbox %s does not answer: %s", gate.record.sandbox, error)
-            return named or is_over(error)
-        finally:
-            if one is not None and one is not mine:
-                one.close()
-
-    async def in_use(self, gate: Gate) -> bool:
-        """Return whether calls are under way in a sandbox; one that does not answer may have some."""
-        mine = self.attached.by_id.get(gate.record.sandbox)
-        if mine is not None and mine.channel.lost is None:
-            return mine.uses.in_use()
-        try:
-            one = await self.attach(gate.owner, gate.record)
-        except (SandboxError, OSError):
-            return True
-        try:
-            return one.presence.in_use()
-        finally:
-            one.close()

@@ -39,9 +39,9 @@ class Preflight:
     requests: KubernetesRequests
     site: Site
 
-    async def refuse(self) -> None:
+    async def refuse(self, *, sandboxes: bool) -> None:
         """Raise SandboxError for what would fail every sandbox, but for what may pass, as a full quota does."""
-        missing = await self.missing(sandboxes=await self.uses_sandboxes())
+        missing = await self.missing(sandboxes=sandboxes)
         if missing:
             raise SandboxUnavailable(
                 f"the gateway's account lacks permissions: grant {'; '.join(missing)}. The Role of the Helm chart, "

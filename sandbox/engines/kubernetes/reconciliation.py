@@ -10,8 +10,8 @@ from sandbox.engines.kubernetes.boot import Boot
 from sandbox.engines.kubernetes.gates import WAIT_S, Gate
 from sandbox.engines.kubernetes.kubernetes_pool import KubernetesPool
 from sandbox.engines.kubernetes.parts import Parts, is_over
-from sandbox.engines.kubernetes.reachability import note_reached
-from sandbox.errors import SandboxError
+from sandbox.engines.kubernetes.reachability import note_reached, note_unreached, unreached
+from sandbox.errors import EngineUnavailable, SandboxError
 from sandbox.sandbox import LeftSandbox, Owner
 from sandbox.transition import OVERDUE
 
@@ -44,7 +44,7 @@ class Reconciliation:
         shut = [one.owner for one in known if not await self._looked(one.owner, wait_s=0)]
         if shut:
             parts.later.append(asyncio.create_task(self._later(shut)))
-        return parts.attached.adopted()
+        return [*parts.attached.adopted(), *unreached(parts)]
 
     async def _later(self, owners: Collection[Owner]) -> None:
         """Look at threads whose gates were shut: their processes finish soon, or have died and their Leases expire."""
@@ -72,8 +72,7 @@ class Reconciliation:
     async def _adopt(self, gate: Gate) -> None:
         """Adopt a sandbox that no other process has, or remove it if it is not usable.
 
-        One whose Pod runs and that does not answer is left: its thread's next call decides (reachability.py), or the
-        end of its lifetime.
+        One whose Pod runs and that does not answer is left: whether another process reaches it is asked first.
         """
         parts, record = self.parts, gate.record
         one: Attached | None = None
@@ -86,6 +85,8 @@ class Reconciliation:
             answered = one is not None and one.channel.lost is None
             if not (answered or is_over(error)):
                 log.info("sandbox %s does not answer and is left for a later look: %s", record.sandbox, error)
+                if not isinstance(error, EngineUnavailable):
+                    await note_unreached(parts, gate)
                 return
             log.info("sandbox %s is unusable: %s", record.sandbox, error)
             await parts.drop(gate, f"orphaned and unusable: {error}")

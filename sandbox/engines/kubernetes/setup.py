@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from sandbox.client.channel_authority import ChannelAuthority
-from sandbox.engines.kubernetes import manifests
+from sandbox.engines.kubernetes import manifests, recorded_mode
 from sandbox.engines.kubernetes.kubernetes_requests import Conflict, KubernetesRequests
 from sandbox.engines.kubernetes.manifests import Site
 from sandbox.engines.kubernetes.preflight import Preflight
@@ -35,6 +35,8 @@ class Setup:
 
     requests: KubernetesRequests
     site: Site
+    uses_sandboxes: bool = field(default=False, init=False)
+    """Whether sandboxes are Sandboxes of agents.x-k8s.io; known once it is prepared."""
     _authority: ChannelAuthority | None = field(default=None, init=False)
 
     @property
@@ -43,9 +45,10 @@ class Setup:
             raise SandboxUnavailable("the engine is not prepared")
         return self._authority
 
-    def use(self, authority: ChannelAuthority) -> None:
-        """Have a key that no other process gets."""
-        self._authority = authority
+    async def prepare_alone(self) -> None:
+        """Be prepared without a word to other processes: with a key that none of them gets."""
+        self.uses_sandboxes = await Preflight(self.requests, self.site).uses_sandboxes()
+        self._authority = ChannelAuthority.new(self.site.instance)
 
     async def engine_id(self) -> str:
         """Return the id of where the workspaces are: the one that the instance's first process drew."""
@@ -56,7 +59,8 @@ class Setup:
 
     async def prepare(self) -> None:
         if self._authority is None:
-            await Preflight(self.requests, self.site).refuse()
+            self.uses_sandboxes = await recorded_mode.uses_sandboxes(self.requests, self.site)
+            await Preflight(self.requests, self.site).refuse(sandboxes=self.uses_sandboxes)
             self._authority = await self._shared_authority()
 
     async def _shared_secret(self) -> Made | None:

@@ -15,7 +15,6 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from sandbox.client.channel_authority import ChannelAuthority
 from sandbox.client.channel_sandbox import ChannelSandbox
 from sandbox.engines.kubernetes import manifests
 from sandbox.engines.kubernetes.boot import Boot, Inspection
@@ -92,11 +91,11 @@ class Trial:
         site = replace(self.site, tenants={OWNER[0]: self.site.tenants.get(digest(spec.tenant), {})})
         spec = replace(spec, tenant=_KIND)
         parts = Parts(self.requests, site, Lifetime(None, time.time), ignored)
-        parts.setup.use(ChannelAuthority.new(site.instance))
         owner, name = OWNER, site.name("sandbox", secrets.token_hex(4))
         record = Record("running", name, name, epoch=parts.new_epoch())
         body = manifests.pod(site, spec, owner, name, name)
         try:
+            await parts.setup.prepare_alone()
             await parts.prepared()
             await parts.namespaces.ready(spec)
             if volume:

@@ -12,7 +12,6 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from sandbox.client.channel import Channel
 from sandbox.client.remote_archive import WorkspaceCounts
 from sandbox.client.replies import plain_text
 from sandbox.engines.engine import KeptCopy, VolumeCopy
@@ -20,8 +19,8 @@ from sandbox.engines.kubernetes import copied_volumes, manifests
 from sandbox.engines.kubernetes.gates import Gate
 from sandbox.engines.kubernetes.kubernetes_requests import Conflict
 from sandbox.engines.kubernetes.parts import Parts
-from sandbox.engines.kubernetes.resources import VOLUME_SNAPSHOTS, Made
-from sandbox.engines.kubernetes.workspaces import Workspaces
+from sandbox.engines.kubernetes.resources import CLAIMS, VOLUME_SNAPSHOTS, Made
+from sandbox.engines.kubernetes.workspaces import Reached, Workspaces
 from sandbox.errors import SandboxUnavailable
 from sandbox.sandbox import Owner, SandboxSpec, owner_of
 
@@ -45,28 +44,37 @@ class VolumeSnapshots:
     def copies_of(self, spec: SandboxSpec) -> bool:
         return self.parts.site.of(owner_of(spec)).snapshot_class is not None and _settles(spec.runtime)
 
+    async def volume_bytes(self, spec: SandboxSpec) -> int:
+        owner, parts = owner_of(spec), self.parts
+        await parts.prepared()
+        labels = {"kind": "workspace", "tenant": owner[0], "thread": owner[1]}
+        found, _ = await parts.requests.list(CLAIMS, parts.site.namespace_of(owner), parts.site.selector(**labels))
+        capacities = (((made.get("status") or {}).get("capacity") or {}).get("storage") for made in found)
+        # The driver may have rounded up what the claim asked for.
+        return max(spec.limits.workspace_bytes, *(copied_volumes.bytes_of(one) or 0 for one in capacities), 0)
+
     async def copy_workspace(
         self, spec: SandboxSpec, snapshot: str, check: Callable[[WorkspaceCounts], None]
     ) -> VolumeCopy | None:
         owner, parts = owner_of(spec), self.parts
 
-        async def copy(channel: Channel, claim: str, runtime: str) -> tuple[Made, WorkspaceCounts] | None:
-            if not _settles(runtime):
+        async def copy(reached: Reached) -> tuple[Made, WorkspaceCounts, bool] | None:
+            if not _settles(reached.runtime):
                 return None
-            counts = await self.workspaces.settled(channel)
+            counts = await self.workspaces.settled(reached.channel)
             check(counts)
-            wanted = copied_volumes.volume_snapshot(parts.site, owner, snapshot, claim)
+            wanted = copied_volumes.volume_snapshot(parts.site, owner, snapshot, reached.claim)
             await self._create(wanted)
-            return await self._awaited(wanted, "taken", _CUT_S), counts
+            return await self._awaited(wanted, "taken", _CUT_S), counts, reached.at_rest
 
         begun = await self.workspaces.read(spec, copy)
         if begun is None:
             return None
-        made, counts = begun
+        made, counts, at_rest = begun
         made = await self._awaited(made, "ready to use", _READY_S)
         # Some drivers do not say: then it is the size that the claim asked for.
         stored_bytes = copied_volumes.bytes_of(made["status"].get("restoreSize")) or spec.limits.workspace_bytes
-        return VolumeCopy(made["metadata"]["name"], made["metadata"]["uid"], stored_bytes, counts)
+        return VolumeCopy(made["metadata"]["name"], made["metadata"]["uid"], stored_bytes, counts, at_rest)
 
     async def restore_copy(self, spec: SandboxSpec, copy: VolumeCopy) -> bool:
         parts, owner = self.parts, owner_of(spec)
@@ -81,7 +89,7 @@ class VolumeSnapshots:
         async def make(gate: Gate, claim: str) -> None:
             # Its daemon runs over the files, which are there and belong to it.
             async with self.workspaces.carrier(gate, large, claim, copy=copy.name) as channel:
-                _refuse_empty(await self.workspaces.settled(channel), copy.counts)
+                _refuse_lacking(await self.workspaces.settled(channel), copy)
 
         await self.workspaces.replace_by(spec, make)
         return True
@@ -144,15 +152,21 @@ def _settles(runtime: str) -> bool:
     return not runtime.startswith("runsc")
 
 
-def _refuse_empty(found: WorkspaceCounts, wanted: WorkspaceCounts) -> None:
-    """Raise SandboxUnavailable if a volume has nothing of what its copy has: some provisioners ignore `dataSource`.
+def _refuse_lacking(found: WorkspaceCounts, copy: VolumeCopy) -> None:
+    """Raise SandboxUnavailable if a volume lacks what its copy has: some provisioners ignore `dataSource`.
 
-    It may have less: what ran in the thread may have removed files after they were counted and before the copy.
+    Of a copy that was taken while something ran in the thread only that is known which no program removes by chance:
+    everything. Others may have been removed after they were counted, and before the copy.
     """
-    if (wanted.files and not found.files) or (wanted.entries > 1 and found.entries <= 1):
+    wanted = copy.counts
+    lacks = (wanted.files and not found.files) or (wanted.entries > 1 and found.entries <= 1)
+    if copy.at_rest:
+        lacks = found.entries < wanted.entries or found.files < wanted.files or found.size_bytes < wanted.size_bytes
+    if lacks:
         raise SandboxUnavailable(
-            f"the volume that the cluster made has none of the files of the copy ({wanted.files:,}), so the thread's "
-            "files are unchanged: see whether the provisioner of the storage class supports dataSource"
+            f"the volume that the cluster made has {found.files:,} of the copy's {wanted.files:,} files "
+            f"({found.size_bytes:,} of {wanted.size_bytes:,} bytes), so the thread's files are unchanged: see whether "
+            "the provisioner of the storage class supports dataSource, and its driver's log"
         )
 
 

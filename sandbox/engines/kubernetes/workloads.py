@@ -4,7 +4,6 @@ Either a Pod, or a Sandbox of agents.x-k8s.io, whose controller makes a Pod of t
 knows of the Pod alone: its address, and why it ended. What distinguishes the two is here.
 """
 
-import logging
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -15,14 +14,11 @@ from sandbox.engines.kubernetes import manifests
 from sandbox.engines.kubernetes.kubernetes_requests import Conflict, KubernetesRequests
 from sandbox.engines.kubernetes.manifests import Site
 from sandbox.engines.kubernetes.namespaces import Namespaces
-from sandbox.engines.kubernetes.preflight import Preflight
 from sandbox.engines.kubernetes.records import owner_in
 from sandbox.engines.kubernetes.refusals import forbidden
 from sandbox.engines.kubernetes.resources import PODS, SANDBOXES, Made, Resource
 from sandbox.errors import SandboxUnavailable
 from sandbox.sandbox import Owner
-
-log = logging.getLogger(__name__)
 
 _SHOWN = 300
 # The controller changes a Sandbox a few times while its Pod comes up or ends.
@@ -212,13 +208,3 @@ class SandboxWorkloads(PodWorkloads):
     async def _set(self, namespace: str, name: str, mode: str, version: str = "") -> Made | None:
         change: Made = {"metadata": {"resourceVersion": version}} if version else {}
         return await self.requests.patch(SANDBOXES, namespace, name, {**change, "spec": {"operatingMode": mode}})
-
-
-async def chosen_workloads(
-    requests: KubernetesRequests, site: Site, namespaces: Namespaces, ends: PodEnds
-) -> Workloads:
-    """Return what the site's mode asks for; raises SandboxUnavailable where the cluster does not serve that."""
-    if not await Preflight(requests, site).uses_sandboxes():
-        return PodWorkloads(requests, site, namespaces, ends)
-    log.info("sandboxes are Sandboxes of %s/%s", SANDBOXES.group, SANDBOXES.version)
-    return SandboxWorkloads(requests, site, namespaces, ends)

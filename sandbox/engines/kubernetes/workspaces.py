@@ -21,7 +21,8 @@ from sandbox.client.remote_archive import WorkspaceCounts
 from sandbox.engines.kubernetes import copied_volumes, manifests
 from sandbox.engines.kubernetes.boot import Boot
 from sandbox.engines.kubernetes.gates import Gate
-from sandbox.engines.kubernetes.parts import Parts
+from sandbox.engines.kubernetes.parts import Parts, is_over
+from sandbox.engines.kubernetes.reachability import in_use, refuse_unreached, retired
 from sandbox.engines.kubernetes.resources import CLAIMS
 from sandbox.engines.workspace_archive import ArchiveBroken, Contents, Passing, bounded, read_tar, streamed, write_tar
 from sandbox.errors import DaemonLost, SandboxBusy, SandboxError
@@ -42,6 +43,19 @@ _FROM_COPY_S = 240.0
 
 
 @dataclass(frozen=True)
+class Reached:
+    """A daemon over a thread's files, and their claim; `at_rest`: it is a carrier's, and nothing else runs there.
+
+    `runtime` is the daemon's, not that of the spec while a sandbox runs from before a change of the policy.
+    """
+
+    channel: Channel
+    claim: str
+    runtime: str
+    at_rest: bool
+
+
+@dataclass(frozen=True)
 class Workspaces:
     """Satisfies Workspaces."""
 
@@ -53,12 +67,12 @@ class Workspaces:
     _alone: set[Owner] = field(default_factory=set)
 
     async def save_workspace(self, spec: SandboxSpec, take: Callable[[Contents], _Value]) -> _Value | None:
-        return await self.read(spec, lambda channel, *_: self._read(channel, spec, take))
+        return await self.read(spec, lambda reached: self._read(reached.channel, spec, take))
 
-    async def read(self, spec: SandboxSpec, work: Callable[[Channel, str, str], Awaitable[_Value]]) -> _Value | None:
-        """Return what `work` makes of a thread's files, by a daemon over them, their claim and the daemon's runtime.
+    async def read(self, spec: SandboxSpec, work: Callable[[Reached], Awaitable[_Value]]) -> _Value | None:
+        """Return what `work` makes of a thread's files; None where it has none.
 
-        None where it has no files. Work that fails because they change, or a sandbox stops, is done again.
+        Work that fails because they change, or a sandbox stops, is done again.
         """
         owner = owner_of(spec)
         await self.parts.prepared()
@@ -67,7 +81,7 @@ class Workspaces:
                 for left in reversed(range(_ATTEMPTS)):
                     try:
                         async with self._reached(owner, spec) as reached:
-                            return None if reached is None else await work(*reached)
+                            return None if reached is None else await work(reached)
                     except (ArchiveBroken, DaemonLost, OSError) as error:
                         if not left:
                             raise ArchiveBroken(f"{error}; wait until nothing writes in this thread") from error
@@ -94,7 +108,7 @@ class Workspaces:
                 fresh = parts.site.name("workspace", secrets.token_hex(8))
                 try:
                     await make(gate, fresh)
-                    if gate.record.state == "running" and not await parts.retired(gate, attached=True, busy=False):
+                    if gate.record.state == "running" and not await retired(parts, gate, attached=True, busy=False):
                         raise SandboxBusy(_BUSY)
                 except BaseException:
                     await asyncio.shield(self._forget(gate))
@@ -107,7 +121,15 @@ class Workspaces:
                 await self._forget(gate)
 
     async def _refuse_busy(self, gate: Gate) -> None:
-        if gate.record.state == "running" and await self.parts.in_use(gate):
+        if gate.record.state != "running":
+            return
+        try:
+            busy = await in_use(self.parts, gate)
+        except (SandboxError, OSError) as error:
+            if not is_over(error):
+                await refuse_unreached(self.parts, gate, error)
+            return
+        if busy:
             raise SandboxBusy(_BUSY)
 
     async def _forget(self, gate: Gate) -> None:
@@ -118,11 +140,7 @@ class Workspaces:
             log.warning("a claim that is not needed any more stays until the next start: %s", error)
 
     @asynccontextmanager
-    async def _reached(self, owner: Owner, spec: SandboxSpec) -> AsyncIterator[tuple[Channel, str, str] | None]:
-        """Have a channel to a daemon over a thread's files, their claim's name and the daemon's runtime; None for none.
-
-        That is not the runtime of the spec while a sandbox runs from before a change of the policy.
-        """
+    async def _reached(self, owner: Owner, spec: SandboxSpec) -> AsyncIterator[Reached | None]:
         parts = self.parts
         async with parts.gates.entered(owner) as gate:
             if gate is None or not gate.record.claim:
@@ -132,13 +150,13 @@ class Workspaces:
             claim, runtime = gate.record.claim, gate.record.runtime
             if gate.record.state != "running":
                 async with self.carrier(gate, spec, claim) as channel:
-                    yield channel, claim, spec.runtime
+                    yield Reached(channel, claim, spec.runtime, at_rest=True)
                 return
             mine = parts.attached.by_id.get(gate.record.sandbox)
             one = mine or await parts.attach(owner, gate.record)
         # The gate is open: calls go on meanwhile, and the sandbox may be stopped.
         try:
-            yield one.channel, claim, runtime
+            yield Reached(one.channel, claim, runtime, at_rest=False)
         finally:
             if mine is None:
                 one.close()

@@ -31,6 +31,7 @@ class KeepingEngine:
 
     counts: WorkspaceCounts = _COUNTS
     stored_bytes: int = 2 * _GIB
+    rounded_up_to_bytes: int = 0
     broken: bool = False
     slow_to_remove: bool = False
     kept: list[KeptCopy] = field(default_factory=list)
@@ -38,6 +39,9 @@ class KeepingEngine:
 
     def copies_of(self, spec: SandboxSpec) -> bool:
         return spec.tenant != "other"
+
+    async def volume_bytes(self, spec: SandboxSpec) -> int:
+        return max(spec.limits.workspace_bytes, self.rounded_up_to_bytes)
 
     async def copy_workspace(
         self, spec: SandboxSpec, snapshot: str, check: Callable[[WorkspaceCounts], None]
@@ -137,20 +141,28 @@ async def test_what_fails_or_is_too_much_leaves_no_copy(
 
 
 @pytest.mark.parametrize(
-    "sections, stored_bytes",
+    "sections, of_engine",
     [
-        ({"sandbox": {"workspace_mib": 10 * 1024}}, 2 * _GIB),
-        ({"sandbox": {"workspace_mib": 20 * 1024}, "quotas": {"snapshots": 2}}, 2 * _GIB),
-        ({}, 11 * _GIB),
+        ({"sandbox": {"workspace_mib": 10 * 1024}}, {}),
+        ({"sandbox": {"workspace_mib": 20 * 1024}, "quotas": {"snapshots": 2}}, {}),
+        ({}, {"stored_bytes": 11 * _GIB}),
+        (
+            {"sandbox": {"workspace_mib": 9 * 1024}, "quotas": {"snapshots": 2}},
+            {"stored_bytes": 16 * _GIB, "rounded_up_to_bytes": 16 * _GIB},
+        ),
     ],
-    ids=["a volume of the whole quota", "also by their number", "as its driver says"],
+    ids=["a volume of the whole quota", "also by their number", "as its driver says", "a volume that is rounded up"],
 )
 async def test_what_the_whole_quota_has_no_room_for_removes_no_automatic_snapshot(
-    harness: Harness, snapshots: Snapshots, engine: KeepingEngine, sections: dict[str, object], stored_bytes: int
+    harness: Harness,
+    snapshots: Snapshots,
+    engine: KeepingEngine,
+    sections: dict[str, object],
+    of_engine: dict[str, int],
 ) -> None:
     step = KeptStep(await harness.threads.thread(ACME.name, "t"), 0)
     kept = [await snapshots.keep_step(ACME, "r1", number, step, STEP) for number in (1, 2)]
-    engine.stored_bytes = stored_bytes
+    vars(engine).update(of_engine)
     fix = r"raise quotas\.snapshot_bytes, or lower sandbox\.workspace_mib"
     with pytest.raises(TooLarge, match=fix):
         await snapshots.create(tenant(**sections), "t", comment="")
@@ -253,3 +265,16 @@ async def test_without_the_class_automatic_snapshots_are_trimmed_except_copies_w
     (warned,) = [line for line in logged if line["log_level"] == "warning"]
     assert (warned["tenant"], warned["copies"]) == ("acme", 1)
     assert "sandbox.kubernetes.snapshot_class" in warned["event"]
+
+
+@pytest.mark.parametrize("quota", [{"snapshots": 2}, {"snapshot_bytes": 4 * _GIB}])
+async def test_without_the_class_a_quota_that_copies_fill_is_what_the_error_names(
+    harness: Harness, snapshots: Snapshots, quota: dict[str, int]
+) -> None:
+    step = KeptStep(await harness.threads.thread(ACME.name, "t"), 0)
+    copies = [await snapshots.keep_step(ACME, "r1", number, step, STEP) for number in (1, 2)]
+    full = tenant(quotas=quota)
+    with pytest.raises(QuotaExceeded):
+        await keeping(harness, None).create(full, "t", comment="")
+    page, _ = await snapshots.page(ACME, thread="", size=0, token="")
+    assert {one.id for one in page} == {one.id for one in copies}
