@@ -33,7 +33,7 @@ test-kubernetes: ## Run the tests of the Kubernetes engine on a real cluster: KU
 	@KUBECONFIG="$(KUBECONFIG)" deploy/run-tests kubernetes
 
 test-all: ## Run every check and every test, including PostgreSQL, all seeds and shells, gVisor, model servers, frameworks
-	@deploy/test-tools
+	@deploy/test-tools all
 	@deploy/setup runtime sandbox sandbox-slim gateway -- sh -c 'deploy/check && { deploy/models || true; } && { deploy/frameworks/install || true; } && deploy/run-tests all'
 
 check: ## Check format, lint, types, imports, protos, stubs and reference; needs no engine
@@ -60,7 +60,7 @@ proto: ## Generate the Python stubs from proto/
 	@deploy/venv
 	@deploy/stubs
 
-reference: ## Generate docs/reference/ from the code and the protos
+reference: ## Generate docs/reference/ and docs/policy.schema.json from the code and the protos
 	@deploy/venv
 	@.venv/bin/python deploy/reference.py
 

@@ -2,6 +2,7 @@
 
     AIRLOCK_ADDRESS=127.0.0.1:7443 AIRLOCK_API_KEY=alk_... python -m examples.report_service
 
+AIRLOCK_TLS_CA names the CA certificates of a gateway that uses TLS, as it does for the command line.
 examples/typescript does the same with stubs generated from proto/.
 """
 
@@ -12,8 +13,9 @@ import json
 import os
 import sys
 import uuid
+from pathlib import Path
 
-from gateway.client import AirlockError, Client
+from gateway.client import AirlockError, Client, Tls
 
 SALES = b"region,amount\nnorth,120\nsouth,80\nnorth,40\nwest,15\n"
 PROGRAM = b"""
@@ -53,8 +55,10 @@ async def report(airlock: Client, table: bytes) -> dict[str, int]:
 async def main() -> None:
     """Print one report."""
     address = os.environ.get("AIRLOCK_ADDRESS", "127.0.0.1:7443")
+    ca = os.environ.get("AIRLOCK_TLS_CA")
+    tls = Tls(ca=Path(ca)) if ca else None
     try:
-        async with Client(address, os.environ["AIRLOCK_API_KEY"]) as airlock:
+        async with Client(address, os.environ["AIRLOCK_API_KEY"], tls=tls) as airlock:
             print(json.dumps(await report(airlock, SALES), separators=(",", ":")))
     except (NoReport, AirlockError) as error:
         sys.exit(f"no report: {error}")

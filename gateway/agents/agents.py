@@ -43,7 +43,7 @@ from gateway.config.model_settings import ModelSettings
 from gateway.config.network_settings import CredentialSettings
 from gateway.errors import Misconfigured
 from gateway.policy import PolicyDocument
-from gateway.policy.hosts import canonical_host
+from gateway.support.hosts import canonical_host
 
 # The time limit of a command, unless the call, the agent or a shorter policy limit sets one.
 _TIMEOUT_S = 120.0

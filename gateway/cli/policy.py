@@ -12,7 +12,16 @@ from rich.text import Text
 
 from gateway.cli import policy_checks, policy_life
 from gateway.cli.command import CONFIG, Cli, Commands, check_tenant, json_object
-from gateway.cli.policy_checks import ConfigFile, File, OperatorFile, compiled, read, read_operator, stored_layers
+from gateway.cli.policy_checks import (
+    ConfigFile,
+    File,
+    OperatorFile,
+    compiled,
+    read,
+    read_operator,
+    stored_layers,
+    text_of,
+)
 from gateway.cli.printable import Cell, Rows, one_line
 from gateway.cli.terminal import fail, out
 
@@ -21,8 +30,8 @@ if TYPE_CHECKING:
     from gateway.policy.document import PolicyDocument
     from gateway.policy.explain import Near
     from gateway.policy.layers import ScopedRule
-    from gateway.policy.loading import PolicyProblem
     from gateway.policy.resolved import Resolved
+    from gateway.policy.yaml_lines import Problem
     from sandbox.file_rules import FileRules
 
 app = Commands(help="Check, explain, test and apply policies.")
@@ -31,10 +40,14 @@ _STYLES = {"allow": "green", "ask": "yellow", "deny": "red"}
 
 def check(cli: Cli, file: File, *, operator: OperatorFile = None) -> None:
     """Check whether a policy file loads, and print its errors with their lines."""
-    from gateway.policy import check_policy_file
+    from gateway.policy import PolicyError, load_policy
 
-    file.open("rb").close()  # an unreadable file is wrong usage, not a problem of the policy
-    problems = check_policy_file(file, read_operator(operator))
+    problems: list[Problem] = []
+    above = read_operator(operator)
+    try:
+        load_policy(text_of(file), str(file), above)
+    except PolicyError as error:
+        problems = error.errors
     errors = [{"line": p.line, "field": p.field, "message": p.message} for p in problems]
     document = {"ok": not problems, "errors": errors}
     cli.show(document, lambda _: _print_problems(file, problems), bad_news=bool(problems))
@@ -72,7 +85,7 @@ def explain(
     call = ToolCall(id="explain", name=tool, arguments=arguments)
     final = Toolbox(filesystem(LocalFS()).tools).prepare(call).call.arguments or {}
     decision = policy.judge(tool, final, facts)
-    near = near_misses(document, above, tool, final, facts)
+    near = near_misses(policy, tool, final, facts)
     said = {"verdict": decision.verdict, "rule": decision.rule, "reason": decision.reason}
     would_be = None if decision.would_be is None else dict(zip(("verdict", "rule"), decision.would_be, strict=True))
     files = policy.file_rules if tool == "execute" else None
@@ -92,7 +105,7 @@ def schema(cli: Cli) -> None:
     cli.show(policy_schema(), lambda found: out.print_json(data=found))
 
 
-def _print_problems(file: Path, problems: Sequence[PolicyProblem]) -> None:
+def _print_problems(file: Path, problems: Sequence[Problem]) -> None:
     for p in problems:
         out.print(f"{file}:{p.line}: {p.text}", style="red")
     if not problems:
@@ -101,7 +114,7 @@ def _print_problems(file: Path, problems: Sequence[PolicyProblem]) -> None:
 
 
 def _print_decision(decision: Decision, near: list[Near], files: FileRules | None, enforced: Mapping[str, str]) -> None:
-    from gateway.policy.file_rules import granted_in_words
+    from gateway.tool_calls.refusal_note import granted_in_words
 
     said = f"{decision.verdict} by {decision.rule}: {decision.reason}"
     out.print(one_line(said, 2000), style=_STYLES[decision.verdict])

@@ -35,20 +35,25 @@ SUBAGENTS_FIX = (
 )
 
 
+def text_of(file: Path) -> str:
+    """Return the text of a policy file. Raises PolicyError for what is no text."""
+    from gateway.policy.loading import LIMIT_BYTES, decoded
+
+    with file.open("rb") as opened:
+        return decoded(opened.read(LIMIT_BYTES + 1), str(file))
+
+
 def read(file: Path, operator: PolicyDocument | None = None) -> PolicyText:
     """Read a policy file, even if its examples fail."""
     from gateway.policy import PolicyError
-    from gateway.policy.loading import LIMIT_BYTES, read_policy
+    from gateway.policy.loading import read_policy
 
     try:
-        with file.open("rb") as opened:
-            return read_policy(opened.read(LIMIT_BYTES + 1).decode(), str(file), operator)
+        return read_policy(text_of(file), str(file), operator)
     except PolicyError as error:
         first = error.errors[0]
         more = f" (and {len(error.errors) - 1} more)" if len(error.errors) > 1 else ""
         fail(f"{file} does not load: line {first.line}: {first.text}{more}; see `airlock policy check {file}`")
-    except UnicodeDecodeError:
-        fail(f"{file} is not UTF-8 text")
 
 
 def read_operator(file: Path | None) -> PolicyDocument | None:
@@ -164,8 +169,7 @@ def subagents_problem(
 
 def diff(cli: Cli, before: File, after: File, *, operator: OperatorFile = None) -> None:
     """Compare the verdicts of two policies on the calls in their examples and tests. Exits with 1 if one changes."""
-    from gateway.policy.loading import example_calls
-    from gateway.policy_versions.difference import Tally, Verdict, text_changes
+    from gateway.policy_versions.difference import Tally, Verdict, example_calls, text_changes
 
     above = read_operator(operator)
     first, second = read(before, above).document, read(after, above).document

@@ -26,7 +26,7 @@ from gateway.config.section import Name, Section, problems
 from gateway.config.snapshot_settings import SnapshotSettings
 from gateway.errors import Misconfigured
 from gateway.policy.fields import ImageGlob
-from gateway.policy.yaml_lines import YamlProblem, written_twice
+from gateway.policy.yaml_lines import Problem, written_twice
 from sandbox.image_names import ImageRule
 
 _PASSWORD_LIMIT_BYTES = 4096
@@ -255,8 +255,8 @@ class Config(Section):
             document = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)  # noqa: S506 - a SafeLoader
         except OSError as error:
             raise Misconfigured(f"{path}: {error.strerror}; create one with `airlock init DIR`") from error
-        except YamlProblem as problem:
-            raise Misconfigured(f"{path}:{problem.line}: {problem.path[-1]}: {problem.message}") from problem
+        except Problem as problem:
+            raise Misconfigured(f"{path}:{problem.line}: {problem.text}") from problem
         except (yaml.YAMLError, UnicodeDecodeError) as error:
             raise Misconfigured(f"{path}: not YAML: {error}") from error
         if not isinstance(document, dict):

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from gateway.config.section import Name, Section
-from gateway.policy.hosts import canonical_host
+from gateway.support.hosts import canonical_host
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _HEADER = re.compile(r"[-!#$%&'*+.^_`|~0-9A-Za-z]+")

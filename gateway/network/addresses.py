@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from gateway.network.lookups import Lookups
-from gateway.policy.hosts import Address, carried, shown_endpoint, special
+from gateway.support.hosts import Address, carried, shown_endpoint, special
 
 _LIMIT_ADDRESSES = 32
 """Of one name; more would only be tried one after the other."""

@@ -23,7 +23,7 @@ from gateway.network.proxy_requests import (
     read_socks,
     socks_refusal,
 )
-from gateway.policy.hosts import address_of
+from gateway.support.hosts import address_of
 from sandbox.daemon.relay import Direction
 
 _HEAD_S = 30.0
@@ -81,7 +81,7 @@ async def _tunnel(
     is_opened = exits.opening.opens(target.host, target.port, policy)
     try:
         try:
-            if not (is_opened and policy.judges_requests_to(target.host, target.port)):
+            if not (is_opened and policy.judges_requests(target.host, target.port)):
                 await first_of(outgoing.decide(), client.watch())
             upstream = None if is_opened else await outgoing.dial()
         except Refused as refused:

@@ -18,12 +18,12 @@ from gateway.credentials.caller import actor
 from gateway.network.http_request import Refused, refusal
 from gateway.policy.decision import Decision, Facts
 from gateway.policy.fields import CONNECT
-from gateway.policy.hosts import shown_endpoint
 from gateway.policy.judge import Policy
 from gateway.policy.narrow import narrow_rule, rule_as_yaml
 from gateway.redaction import Redactor
 from gateway.storage.approval_store import APPROVED, DENIED, PENDING, Approval, ApprovalStore, Asked, TooManyPending
 from gateway.storage.entities import Thread
+from gateway.support.hosts import shown_endpoint
 
 _POLL_S = 0.3
 _COMMAND_CHARS = 500

@@ -102,7 +102,7 @@ class HttpExit:
         current = self._current if self._is_to(target) else None
         one = self._exits.outgoing(target, self._task) if current is None else self._exits.request(target)
         self._judging[id(request)] = one
-        judges_requests = one.policy.policy().judges_requests_to(target.host, target.port)
+        judges_requests = one.policy.policy().judges_requests(target.host, target.port)
         try:
             await one.decide(asked=current is not None and self._decided_whole and not judges_requests)
             exchange, used = await self._exchange(request, one)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import unquote
 
-from gateway.policy.hosts import canonical_host, shown_endpoint
+from gateway.support.hosts import canonical_host, shown_endpoint
 
 if TYPE_CHECKING:
     import h11

@@ -103,11 +103,11 @@ class Opening:
 
     def is_needed(self, policy: Policy) -> bool:
         """Return whether any connection may have to be opened."""
-        return any(not one.plain_http for one in self._settings) or policy.judges_requests
+        return any(not one.plain_http for one in self._settings) or policy.judges_requests()
 
     def opens(self, host: str, port: int, policy: Policy) -> bool:
         """Return whether TLS to a canonical host is opened."""
-        return self.credentials.opens(host, port) or policy.judges_requests_to(host, port)
+        return self.credentials.opens(host, port) or policy.judges_requests(host, port)
 
     def protocol(self, host: str, port: int, alpn: Sequence[str]) -> str:
         """Return what to offer a client, which offers `alpn`, before its server is connected."""

@@ -7,7 +7,7 @@ import struct
 from gateway.network.client_bytes import ClientBytes, EndOfConnection
 from gateway.network.decision import Target
 from gateway.network.http_request import Refused, bad
-from gateway.policy.hosts import canonical_host
+from gateway.support.hosts import canonical_host
 
 SOCKS_VERSION = 5
 _HEAD_LIMIT_BYTES = 64 * 1024

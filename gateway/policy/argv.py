@@ -62,17 +62,10 @@ class ArgvPrefix:
 
     words: tuple[WantedWord, ...]
 
-    @property
-    def programs(self) -> frozenset[str] | None:
-        """What the name of the program may be, None for any."""
-        first = self.words[0]
-        return first if isinstance(first, frozenset) else None
-
-    @property
-    def second(self) -> frozenset[str] | None:
-        """What the second word must be, None when it may be anything or be missing."""
-        second = self.words[1] if len(self.words) > 1 else None
-        return second if isinstance(second, frozenset) else None
+    def texts(self, place: int) -> frozenset[str] | None:
+        """Return the texts that the word at a place may have, None when it may be anything or be missing."""
+        word = self.words[place] if place < len(self.words) else None
+        return word if isinstance(word, frozenset) else None
 
     def surely(self, words: Sequence[Word], cwd: Directories = START) -> bool:
         """Return whether a command starts with this prefix, whatever the shell makes of the words after it."""
@@ -80,7 +73,7 @@ class ArgvPrefix:
             if wanted is _no_word:
                 return len(words) == place
             text = words[place].literal if place < len(words) else None
-            if text is None or not _accepts(wanted, text, cwd):
+            if text is None or _says(wanted, text, cwd) != YES:
                 return False
         return True
 
@@ -121,22 +114,18 @@ def _past_options(words: Sequence[Word], places: set[int]) -> list[int]:
     return sorted(found)
 
 
-def _accepts(wanted: WantedWord, text: str, cwd: Directories) -> bool:
-    if wanted is None:
-        return True
+def _says(wanted: WantedWord, text: str, cwd: Directories) -> Certainty:
+    """Return whether a text is a word that is wanted."""
     if isinstance(wanted, frozenset):
-        return text in wanted
-    return wanted(text, cwd) == YES
+        return YES if text in wanted else NO
+    return YES if wanted is None else wanted(text, cwd)
 
 
 def _could_accept(wanted: WantedWord, word: Word, cwd: Directories, *, is_program: bool) -> bool:
     if word.kind in ("glob", "expansion"):
         return not isinstance(wanted, frozenset) or any(text.startswith(word.prefix) for text in wanted)
-    if wanted is None:
-        return True
-    if isinstance(wanted, frozenset):
-        return word.text in wanted or (is_program and word.text.rpartition("/")[2] in wanted)
-    return wanted(word.text, cwd) >= PERHAPS
+    texts = {word.text, word.text.rpartition("/")[2]} if is_program else {word.text}
+    return any(_says(wanted, text, cwd) != NO for text in texts)
 
 
 def compile_argv(written: Iterable[WrittenPrefix]) -> tuple[ArgvPrefix, ...]:

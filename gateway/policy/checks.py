@@ -15,9 +15,10 @@ from gateway.policy.cover import Covering
 from gateway.policy.document import PolicyDocument, Rule
 from gateway.policy.fields import CONNECT, WORDS_FORM
 from gateway.policy.file_rules import check_kernel
-from gateway.policy.hosts import HostPattern, compile_host, special
+from gateway.policy.hosts import HostPattern, compile_host
 from gateway.policy.layers import ScopedRule, all_rules, scoped_rules
 from gateway.policy.yaml_lines import Path, YamlReading
+from gateway.support.hosts import special
 
 LIMIT_EXAMPLES = 20_000
 _LIMIT_COMPARISONS = 20_000
@@ -41,7 +42,9 @@ def wrong_places(document: PolicyDocument, reading: YamlReading) -> Iterator[tup
     refusal = section.image_rule.refusal(section.image) if "image" in section.model_fields_set else None
     if refusal is not None:
         yield ("sandbox", "image"), refusal
-    yield from wide_hosts(document)
+    for path, rule in all_rules(document):  # a deny rule may be as wide as it likes
+        wide = ((place, pattern.too_wide) for place, pattern in _let_pass(rule))
+        yield from (((*path, "hosts", place), what) for place, what in wide if what is not None)
     yield from _contradictions(document, reading)
     if document.enforcement == "kernel":
         yield from check_kernel(document)
@@ -177,14 +180,6 @@ def _model_of(annotation: Any) -> type[BaseModel] | None:
     return next(filter(None, map(_model_of, get_args(annotation))), None)
 
 
-def wide_hosts(document: PolicyDocument) -> Iterator[tuple[Path, str]]:
-    """Yield the hosts of allow and ask rules that are too wide. A deny rule may be as wide as it likes."""
-    for path, rule in all_rules(document):
-        for place, pattern in _let_pass(rule):
-            if pattern.too_wide is not None:
-                yield (*path, "hosts", place), pattern.too_wide
-
-
 def private_hosts(tenant: PolicyDocument, operator: PolicyDocument | None) -> Iterator[tuple[Path, str]]:
     """Yield the addresses that rules of a tenant name and no connection reaches, as the operator names none of it."""
     above = [placed.rule for placed in scoped_rules(operator, "operator")] if operator is not None else []
@@ -192,7 +187,7 @@ def private_hosts(tenant: PolicyDocument, operator: PolicyDocument | None) -> It
     for path, rule in all_rules(tenant):
         for place, pattern in _let_pass(rule):
             what = special(pattern.addresses) if pattern.addresses is not None else None
-            if what is not None and not _names_some(named, pattern):
+            if what is not None and not any(one.shares_addresses(pattern) for one in named):
                 fix = "have the operator's policy allow it, or leave it out"
                 yield (*path, "hosts", place), f"{pattern.name} is {what}, which the operator has to name: {fix}"
 
@@ -201,13 +196,3 @@ def _let_pass(rule: Rule) -> Iterable[tuple[int, HostPattern]]:
     """Return the hosts that a rule in force lets pass or asks about, with their places."""
     passing = CONNECT in rule.tools and rule.effect != "deny" and rule.mode == "enforce"
     return enumerate(map(compile_host, rule.hosts or ())) if passing else ()
-
-
-def _names_some(named: Iterable[HostPattern], pattern: HostPattern) -> bool:
-    return any(
-        one.addresses is not None
-        and pattern.addresses is not None
-        and one.addresses.overlaps(pattern.addresses)
-        and (one.port == pattern.port or None in (one.port, pattern.port))
-        for one in named
-    )

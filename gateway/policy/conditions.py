@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any, TypeVar
 from zoneinfo import ZoneInfo
@@ -46,7 +46,7 @@ class Call:
     @cached_property
     def now(self) -> datetime:
         """When it is judged: the same moment for all its parts."""
-        return self.facts.now
+        return self.facts.at or datetime.now(UTC)
 
     def context(self, part: Part) -> Any:
         """Return what expressions see of a part, made once for all rules."""
@@ -101,11 +101,6 @@ class Conditions:
             found = min(found, matches(part, call))
         return found
 
-    @property
-    def tells_requests_apart(self) -> bool:
-        """Whether it may hold for one HTTP request to a host, and not for another."""
-        return not self.given.isdisjoint(REQUESTS) or (self.when is not None and "args" in self.when.variables)
-
     def is_true(self, part: Part, call: Call) -> bool:
         """Return whether the expression is. Raises ExpressionError."""
         return self.when is None or self.when.holds(lambda: call.context(part))
@@ -136,13 +131,10 @@ def of_path(glob: PathGlob, part: Part, budget: Budget = UNLIMITED, *, loosens: 
         return NO
     if part.path is not None:
         return YES if glob.matches(part.path) else NO
-    if part.kind == "path" and glob.text == "/**":
-        return YES  # whatever file it is
-    return PERHAPS if part.kind == "path" else NO
+    return YES if glob.text == "/**" else PERHAPS  # whatever file it is
 
 
-def of_host(pattern: HostPattern, part: Part) -> Certainty:
-    """Return whether a pattern matches the host and the port of a part."""
+def _of_host(pattern: HostPattern, part: Part) -> Certainty:
     return YES if pattern.matches(part.host or "", part.port or 0) else NO
 
 
@@ -171,16 +163,15 @@ def _one_of(of: Callable[[T, Part], Certainty], wanted: Iterable[T]) -> Matches:
 def in_window(window: TimeWindow, now: datetime) -> bool:
     """Return whether a moment is in a window; a window over midnight belongs to the day on which it begins."""
     local = now.astimezone(ZoneInfo(window.zone))
-    day = local.weekday()
-    if window.since is not None and window.until is not None:
-        clock = f"{local.hour:02}:{local.minute:02}"
-        if window.since < window.until:
-            if not window.since <= clock < window.until:
-                return False
-        elif clock < window.until:
-            day = (day - 1) % 7
-        elif clock < window.since:
+    day, clock = local.weekday(), f"{local.hour:02}:{local.minute:02}"
+    since, until = window.since or "00:00", window.until or "24:00"
+    if since < until:
+        if not since <= clock < until:
             return False
+    elif clock < until:
+        day = (day - 1) % 7
+    elif clock < since:
+        return False
     return window.days is None or _DAYS[day] in window.days
 
 
@@ -188,7 +179,7 @@ _MATCHES: Mapping[str, Callable[[Any], Matches]] = {
     "time": lambda window: lambda _, call: YES if in_window(window, call.now) else NO,
     "paths": lambda globs: _one_of(of_path, map(compile_glob, globs)),
     "argv": lambda prefixes: _one_of(of_argv, compile_argv(prefixes)),
-    "hosts": lambda hosts: _one_of(of_host, map(compile_host, hosts)),
+    "hosts": lambda hosts: _one_of(_of_host, map(compile_host, hosts)),
     "methods": lambda methods: lambda part, _: _known(methods.__contains__, part.method),
     "url_paths": lambda globs: _one_of(_of_url_path, map(compile_url_glob, globs)),
     "size_bytes": lambda size: lambda part, _: _known(size.holds, part.size_bytes),
@@ -223,7 +214,8 @@ class CompiledRule:
     @cached_property
     def tells_requests_apart(self) -> bool:
         """Whether it may match one HTTP request to a host, and not another."""
-        return any(one is not None and one.tells_requests_apart for one in (self.more, self.unless))
+        conditions = [one for one in (self.more, self.unless) if one is not None]
+        return any(one.given & REQUESTS or (one.when and "args" in one.when.variables) for one in conditions)
 
 
 def compile_rule(rule: Rule, place: int, layer: Layer = "tenant") -> CompiledRule:

@@ -17,7 +17,7 @@ from typing import Generic, TypeVar
 
 from gateway.policy.argv import compile_argv
 from gateway.policy.document import Condition, Rule
-from gateway.policy.fields import Placeholder, SizeRange
+from gateway.policy.fields import ArgvWord, Placeholder, SizeRange
 from gateway.policy.globs import ancestors, compile_glob
 from gateway.policy.globs import covers as glob_covers
 from gateway.policy.hosts import compile_host
@@ -26,7 +26,6 @@ from gateway.policy.words import Word
 _LIMIT_CHOICES = 64
 _ANY = ""
 _NETWORKS = "network"
-ArgvWord = str | tuple[str, ...] | Placeholder
 ArgvWords = Sequence[ArgvWord]
 T = TypeVar("T")
 
@@ -136,7 +135,7 @@ def _kept_at(rule: Condition) -> Iterator[str]:
             yield from (f"argv {program}{second}" for program in alternatives(name))
     elif rule.hosts is not None:
         patterns = map(compile_host, rule.hosts)
-        yield from (_NETWORKS if pattern.network is not None else f"host {pattern.name}" for pattern in patterns)
+        yield from (_NETWORKS if "/" in pattern.name else f"host {pattern.name}" for pattern in patterns)
     else:
         yield _ANY
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from enum import IntEnum
 from typing import Literal
 
@@ -46,11 +46,6 @@ class Facts:
     run_id: str = ""
     agent: str = ""
     at: datetime | None = None
-
-    @property
-    def now(self) -> datetime:
-        """When the call is judged, with its zone."""
-        return self.at or datetime.now(UTC)
 
 
 @dataclass(frozen=True)

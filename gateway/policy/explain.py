@@ -8,14 +8,16 @@ from zoneinfo import ZoneInfo
 
 from gateway.policy.argv import compile_argv
 from gateway.policy.conditions import Call, compile_conditions
-from gateway.policy.cover import ArgvWord, ArgvWords, shown_word
+from gateway.policy.cover import ArgvWords, shown_word
 from gateway.policy.decision import PERHAPS, YES, Facts
-from gateway.policy.document import PolicyDocument, Rule
+from gateway.policy.document import Rule
 from gateway.policy.expressions import ExpressionError
-from gateway.policy.fields import SizeRange, TimeWindow, rules_of
-from gateway.policy.hosts import address_of, compile_host, shown_endpoint
+from gateway.policy.fields import ArgvWord, SizeRange, TimeWindow, rules_of
+from gateway.policy.hosts import compile_host
+from gateway.policy.judge import Policy
 from gateway.policy.layers import scoped_in_both
 from gateway.policy.parts import Part, cut
+from gateway.support.hosts import address_of, shown_endpoint
 
 LIMIT_NEAR = 5
 _ALL = 100
@@ -38,18 +40,12 @@ Failure = tuple[int, str]
 """How much of a condition matched, and why it does not hold."""
 
 
-def near_misses(
-    document: PolicyDocument,
-    operator: PolicyDocument | None,
-    tool: str,
-    arguments: Mapping[str, object],
-    facts: Facts | None = None,
-) -> list[Near]:
+def near_misses(policy: Policy, tool: str, arguments: Mapping[str, object], facts: Facts | None = None) -> list[Near]:
     """Return the few rules that came nearest to matching, the nearest first."""
     call = Call(tool, arguments, facts or Facts())
     found: dict[Near, int] = {}
-    rules = scoped_in_both(document, operator)
-    by_reading = all(one is None or one.enforcement == "reading" for one in (document, operator))
+    rules = scoped_in_both(policy.tenant_document, policy.operator_document)
+    by_reading = policy.file_rules is None
     for part in cut(tool, arguments, effects=by_reading, redirects=by_reading).parts:
         for placed in rules:
             tools = placed.rule.tools

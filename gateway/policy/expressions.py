@@ -92,7 +92,7 @@ def context(variables: Mapping[str, object]) -> Any:
     """Return what expressions are evaluated over; only what is visible is in it."""
     seen = {name: visible(value) for name, value in variables.items()}
     made = _evaluator().Context(variables={name: value for name, value in seen.items() if value is not _ABSENT})
-    made.add_function(_OWN_MATCHES, _matches)
+    made.add_function(_OWN_MATCHES, lambda text, pattern: compile_regex(pattern).search(text.encode()) is not None)
     return made
 
 
@@ -107,11 +107,8 @@ def visible(value: object, depth: int = 0) -> object:
     if isinstance(value, int):
         return value if abs(value) <= _LIMIT_INTEGER else _ABSENT
     if isinstance(value, str):
-        return (
-            value
-            if len(value.encode("utf-8", "surrogatepass")) <= LIMIT_TEXT_BYTES and not _SURROGATE.search(value)
-            else _ABSENT
-        )
+        fits = len(value.encode("utf-8", "surrogatepass")) <= LIMIT_TEXT_BYTES
+        return value if fits and not _SURROGATE.search(value) else _ABSENT
     if depth >= LIMIT_DEPTH or not isinstance(value, Mapping | list | tuple) or len(value) > LIMIT_ITEMS:
         return _ABSENT
     if isinstance(value, Mapping):
@@ -213,10 +210,6 @@ def _loop_variables(tokens: list[tuple[str, str]]) -> set[str]:
         for place, word in enumerate(words[:-3])
         if word in _LOOPS and words[place + 1] == "(" and words[place + 3] == ","
     }
-
-
-def _matches(text: str, pattern: str) -> bool:
-    return compile_regex(pattern).search(text.encode()) is not None
 
 
 def _sentence(error: Exception) -> str:

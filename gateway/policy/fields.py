@@ -6,7 +6,7 @@ Every model is frozen and refuses unknown fields. Types are strict: `no` is not 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Annotated, Any, Literal
@@ -53,11 +53,9 @@ def _named_tool(name: str) -> str:
     raise PydanticKnownError("literal_error", {"expected": expected})
 
 
-ToolName = Annotated[
-    str,
-    AfterValidator(_named_tool),
-    WithJsonSchema({"anyOf": [{"type": "string", "enum": [*_OWN_TOOLS]}, {"type": "string", "pattern": _SERVER_TOOL}]}),
-]
+_TOOL_SCHEMA = {"anyOf": [{"type": "string", "enum": [*_OWN_TOOLS]}, {"type": "string", "pattern": _SERVER_TOOL}]}
+_TOOLS_SCHEMA = {"type": "array", "minItems": 1, "items": {"anyOf": [{"enum": [*_TOOL_SETS]}, _TOOL_SCHEMA]}}
+ToolName = Annotated[str, AfterValidator(_named_tool), WithJsonSchema(_TOOL_SCHEMA)]
 """A tool; one of an agent's MCP server is `server/tool`, and `server/*` is all of that server's."""
 
 
@@ -120,12 +118,9 @@ def _checked_zone(zone: str) -> str:
 
 def _whole_tool_sets(tools: Any) -> Any:
     """Write out `read` and `write`, because grep reads too and is easily forgotten."""
-    if not isinstance(tools, list | tuple):
-        return tools
-    named: Iterable[Any] = (
-        tool for name in tools for tool in (_TOOL_SETS.get(name, (name,)) if isinstance(name, str) else (name,))
-    )
-    return tuple(dict.fromkeys(named)) if all(isinstance(name, str) for name in tools) else tuple(tools)
+    if not isinstance(tools, list | tuple) or not all(isinstance(name, str) for name in tools):
+        return tuple(tools) if isinstance(tools, list) else tools
+    return tuple(dict.fromkeys(tool for name in tools for tool in _TOOL_SETS.get(name, (name,))))
 
 
 Glob = Annotated[str, Field(max_length=1024), _compiles(compile_glob)]
@@ -145,7 +140,9 @@ Globs = Annotated[tuple[Glob, ...], _Some]
 Hosts = Annotated[tuple[Host, ...], _Some]
 Methods = Annotated[tuple[Method, ...], Field(min_length=1, max_length=100)]
 UrlGlobs = Annotated[tuple[UrlGlob, ...], _Some]
-Tools = Annotated[tuple[ToolName, ...], BeforeValidator(_whole_tool_sets), Field(min_length=1)]
+Tools = Annotated[
+    tuple[ToolName, ...], BeforeValidator(_whole_tool_sets), Field(min_length=1), WithJsonSchema(_TOOLS_SCHEMA)
+]
 
 
 class Section(BaseModel):

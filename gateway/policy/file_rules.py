@@ -6,7 +6,7 @@ rule goes on. check_kernel() finds the rules that would be weaker for commands t
 """
 
 import posixpath
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import astuple
 from typing import NamedTuple
 
@@ -177,27 +177,6 @@ def forbids(rule: Rule) -> list[str]:
         return []
     globs = map(compile_glob, rule.paths or ("/**",))
     return [(glob.text if glob.shape == "path" else glob.root) or "/" for glob in globs]
-
-
-def granted_in_words(granted: FileRules) -> str:
-    """Return what commands may write, read and execute, after "commands may"."""
-    said = [
-        f"write {_below(granted.writable, granted.writable_files)}",
-        f"read {_below(granted.readable, granted.readable_files)}",
-    ]
-    if named := named_programs(granted):
-        said.append(f"execute only {_first(named)}")
-    return f"{', '.join(said[:-1])}, and {said[-1]}"
-
-
-def _below(trees: Sequence[str], files: Sequence[str]) -> str:
-    said = [f"below {_first(trees)}"] if trees else []
-    said += [_first(files)] if files else []
-    return f"only {' and '.join(said)}" if said else "nothing"
-
-
-def _first(names: Iterable[str]) -> str:
-    return ", ".join(sorted(set(names))[:10])
 
 
 def is_below(path: str, directory: str) -> bool:

@@ -30,13 +30,14 @@ from gateway.policy.document import PolicyDocument, Rule
 from gateway.policy.fields import CONNECT, EXECUTE_PYTHON, FILE_TOOLS
 from gateway.policy.file_rules import file_rules_of
 from gateway.policy.globs import Budget, TooComplex, compile_glob, may_meet, tree_glob
-from gateway.policy.hosts import address_of, compile_host
+from gateway.policy.hosts import compile_host
 from gateway.policy.layers import ScopedRule, effective_document, scoped_in_both, scoped_rules
 from gateway.policy.parts import Part, cut, shown
 from gateway.policy.recent import Recent
 from gateway.policy.rules import Found, RuleIndex, ToolRules, compile_rules
 from gateway.policy.ruling import WHOLE_LINE, Judged, Ruling
 from gateway.policy.shell_line import START
+from gateway.support.hosts import address_of
 from sandbox.file_rules import FileRules
 
 # The file systems of a sandbox in which tool code can make names.
@@ -135,16 +136,11 @@ class Policy:
         rules = (placed.rule for placed in self._rules if CONNECT in placed.rule.tools)
         return tuple(rule for rule in rules if not rule.all_given.isdisjoint(REQUESTS))
 
-    @property
-    def judges_requests(self) -> bool:
-        """Whether a rule of connect is about methods or paths."""
-        return bool(self._request_rules)
-
-    def judges_requests_to(self, host: str, port: int) -> bool:
-        """Return whether one about methods or paths may be about a canonical host."""
+    def judges_requests(self, host: str | None = None, port: int = 0) -> bool:
+        """Return whether a rule is about methods or paths, and may be about a canonical host if one is given."""
+        hosts = [rule.hosts for rule in self._request_rules]
         return any(
-            rule.hosts is None or any(compile_host(one).matches(host, port) for one in rule.hosts)
-            for rule in self._request_rules
+            host is None or to is None or any(compile_host(one).matches(host, port) for one in to) for to in hosts
         )
 
     def names_address(self, address: str, port: int, facts: Facts | None = None) -> bool:
@@ -205,7 +201,7 @@ class Policy:
         except TooComplex:
             return Decision("deny", TOO_COMPLEX, _TOO_COMPLEX_REASON, self.version)
         decision = ruling.conclude()
-        would_be = ruling.conclude(shadow=True) if ruling.has_shadow() else decision
+        would_be = ruling.conclude(shadow=True) if self._has_shadow else decision
         changed = (would_be.verdict, would_be.rule) if would_be.verdict != decision.verdict else None
         return replace(decision, policy_version=self.version, trace=ruling.trace(), would_be=changed)
 
@@ -250,6 +246,10 @@ class Policy:
             yield layer.of(part.tool), part
             if part.of_command and part.tool != "execute" and layer.of("execute").general:
                 yield layer.of("execute"), replace(part, tool="execute")
+
+    @cached_property
+    def _has_shadow(self) -> bool:
+        return any(placed.rule.mode == "shadow" for placed in self._rules)
 
     @cached_property
     def _narrows(self) -> frozenset[bool]:

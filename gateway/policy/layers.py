@@ -12,10 +12,7 @@ from gateway.policy.decision import STRICTNESS, Layer
 from gateway.policy.document import (
     EvictionSection,
     EvictionSizes,
-    LimitsSection,
-    NetworkSection,
     PolicyDocument,
-    QuotasSection,
     RedactionSection,
     Rule,
     SandboxSection,
@@ -91,12 +88,11 @@ def effective_document(tenant: PolicyDocument, operator: PolicyDocument | None) 
     redaction = RedactionSection(**_strictest(operator.redaction, tenant.redaction, leaving_out="patterns"))
     # A copy, because both files together may name more patterns than one.
     patterns = tuple(dict.fromkeys((*operator.redaction.patterns, *tenant.redaction.patterns)))
+    numbers = {name: (getattr(operator, name), getattr(tenant, name)) for name in ("limits", "quotas", "network")}
     sections = {
+        **{name: type(both[0])(**_strictest(*both)) for name, both in numbers.items()},
         "sandbox": _sandbox(tenant.sandbox, operator.sandbox),
-        "limits": LimitsSection(**_strictest(operator.limits, tenant.limits)),
         "eviction": _eviction(tenant.eviction, operator.eviction),
-        "quotas": QuotasSection(**_strictest(operator.quotas, tenant.quotas)),
-        "network": NetworkSection(**_strictest(operator.network, tenant.network)),
         "redaction": redaction.model_copy(update={"patterns": patterns}),
         "results": (*results, *tenant.results),
         "enforcement": "kernel" if "kernel" in (tenant.enforcement, operator.enforcement) else "reading",

@@ -5,8 +5,7 @@ A file's promises of itself are kept: examples, each judged by its rule alone, a
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path as FilePath
-from typing import Any, NamedTuple
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -17,31 +16,17 @@ from gateway.policy.fields import CONNECT, moment
 from gateway.policy.file_rules import check_layers
 from gateway.policy.judge import Policy
 from gateway.policy.layers import all_rules
-from gateway.policy.yaml_lines import Path, YamlReading, read_yaml
+from gateway.policy.yaml_lines import Path, Problem, YamlReading, field_of, read_yaml
 
 LIMIT_BYTES = 1024 * 1024
 _NOTHING = PolicyDocument(version=1)
 _SHOWN_CHARS = 200
 
 
-@dataclass(frozen=True)
-class PolicyProblem:
-    """One thing wrong with a policy file. `line` counts from 1; `field` is as in rules[2].paths[0], "" for the file."""
-
-    line: int
-    field: str
-    message: str
-
-    @property
-    def text(self) -> str:
-        """The problem in words, with the field where it is about one."""
-        return f"{self.field}: {self.message}" if self.field else self.message
-
-
 class PolicyError(Exception):
     """A policy that cannot be loaded; `errors` has at least one problem, in the order of the file."""
 
-    def __init__(self, source: str, errors: list[PolicyProblem]) -> None:
+    def __init__(self, source: str, errors: list[Problem]) -> None:
         self.source = source
         self.errors = errors
         super().__init__("\n".join(f"{source}:{problem.line}: {problem.text}" for problem in errors))
@@ -78,7 +63,8 @@ def load_policy(text: str, source: str, operator: PolicyDocument | None = None) 
     """
     read = _read(text, source)
     policy = _in_layers(read, source, operator)
-    _raise_if(source, _untrue(read.reading, prove_tests(read.document, read.reading, policy)))
+    if untrue := _untrue(read.reading, prove_tests(read.document, read.reading, policy)):
+        raise PolicyError(source, untrue)
     return policy
 
 
@@ -98,30 +84,23 @@ def read_policy(text: str, source: str, operator: PolicyDocument | None = None) 
     return replace(read, outcomes=tuple(sorted(outcomes, key=lambda outcome: outcome.line)))
 
 
-def check_policy_file(path: FilePath | str, operator: PolicyDocument | None = None) -> list[PolicyProblem]:
-    """Return what is wrong with a policy file, nothing when it can be loaded."""
+def decoded(data: bytes, source: str) -> str:
+    """Return the text of a file. Raises PolicyError for what is no text."""
     try:
-        with FilePath(path).open("rb") as file:
-            data = file.read(LIMIT_BYTES + 1)
-    except OSError as error:
-        return [PolicyProblem(1, "", f"cannot be read: {error.strerror}")]
-    try:
-        load_policy(data.decode(), str(path), operator)
+        # What is too large may be cut off anywhere, and does not load for that.
+        return data.decode(errors="strict" if len(data) <= LIMIT_BYTES else "replace")
     except UnicodeDecodeError as error:
-        if len(data) > LIMIT_BYTES:
-            return [_too_large()]
-        return [PolicyProblem(data[: error.start].count(b"\n") + 1, "", "not UTF-8 text")]
-    except PolicyError as error:
-        return error.errors
-    return []
+        problem = Problem(data[: error.start].count(b"\n") + 1, "", "not UTF-8 text")
+        raise PolicyError(source, [problem]) from error
 
 
 def _read(text: str, source: str, *, may_be_untrue: bool = False) -> PolicyText:
     if len(text) > LIMIT_BYTES or len(text.encode(errors="replace")) > LIMIT_BYTES:
-        raise PolicyError(source, [_too_large()])
+        message = f"larger than {LIMIT_BYTES} bytes; no policy that a person can read is"
+        raise PolicyError(source, [Problem(1, "", message)])
     reading = read_yaml(text)
     document: PolicyDocument | None = None
-    problems = [PolicyProblem(problem.line, field_of(problem.path), problem.message) for problem in reading.problems]
+    problems = list(reading.problems)
     outcomes: list[tuple[Path, Outcome]] = []
     if reading.data is not None or not problems:
         try:
@@ -144,40 +123,18 @@ def _in_layers(read: PolicyText, source: str, operator: PolicyDocument | None) -
     """Return a policy together with the operator's. Raises PolicyError where they do not fit."""
     if operator is not None:
         wrong = [*check_layers(read.document, operator), *private_hosts(read.document, operator)]
-        _raise_if(source, _problems(read.reading, wrong))
+        if wrong:
+            raise PolicyError(source, _problems(read.reading, wrong))
     return Policy(read.document, operator)
 
 
-def _raise_if(source: str, problems: list[PolicyProblem]) -> None:
-    if problems:
-        raise PolicyError(source, problems)
-
-
-def _problems(reading: YamlReading, wrong: Iterable[tuple[Path, str]]) -> list[PolicyProblem]:
-    found = [PolicyProblem(reading.line(path), field_of(path), message) for path, message in wrong]
+def _problems(reading: YamlReading, wrong: Iterable[tuple[Path, str]]) -> list[Problem]:
+    found = [Problem(reading.line(path), field_of(path), message) for path, message in wrong]
     return sorted(found, key=lambda problem: problem.line)
 
 
-def _untrue(reading: YamlReading, outcomes: Iterable[tuple[Path, Outcome]]) -> list[PolicyProblem]:
+def _untrue(reading: YamlReading, outcomes: Iterable[tuple[Path, Outcome]]) -> list[Problem]:
     return _problems(reading, ((path, outcome.message) for path, outcome in outcomes if not outcome.passed))
-
-
-def _too_large() -> PolicyProblem:
-    return PolicyProblem(1, "", f"larger than {LIMIT_BYTES} bytes; no policy that a person can read is")
-
-
-def field_of(path: Path) -> str:
-    """Return a place of a file as people write it: rules[2].paths[0]."""
-    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).lstrip(".")
-
-
-class ExampleCall(NamedTuple):
-    """A call that a file tells of in an example or a test. `shown` is for people."""
-
-    tool: str
-    arguments: dict[str, Any]
-    facts: Facts
-    shown: str
 
 
 def prove_examples(document: PolicyDocument, reading: YamlReading) -> Iterator[tuple[Path, Outcome]]:
@@ -195,7 +152,10 @@ def prove_examples(document: PolicyDocument, reading: YamlReading) -> Iterator[t
                 for number, example in enumerate(examples):
                     place = (*path, "examples", kind, number)
                     message = _broken(alone, rule, example, matches=kind == "match")
-                    yield place, Outcome(kind, reading.line(place), rule.id, _shown(example), not message, message)
+                    yield (
+                        place,
+                        Outcome(kind, reading.line(place), rule.id, shown_example(example), not message, message),
+                    )
 
 
 def prove_tests(document: PolicyDocument, reading: YamlReading, policy: Policy) -> Iterator[tuple[Path, Outcome]]:
@@ -207,18 +167,8 @@ def prove_tests(document: PolicyDocument, reading: YamlReading, policy: Policy) 
         if decision.verdict != test.verdict or test.rule not in (None, decision.rule):
             expected = test.verdict if test.rule is None else f"{test.verdict} by {test.rule}"
             message = f"expected {expected}, and it is {decision.verdict} by {decision.rule}: {decision.reason}"
-        call = f"{test.tool} {_shown(test.args)}"
+        call = f"{test.tool} {shown_example(test.args)}"
         yield place, Outcome("test", reading.line(place), test.rule or "", call, not message, message)
-
-
-def example_calls(document: PolicyDocument) -> Iterator[ExampleCall]:
-    """Yield the calls that a file tells of; what an example leaves open is judged as of now."""
-    for _, rule in all_rules(document):
-        for example in (*rule.examples.match, *rule.examples.not_match):
-            for tool in rule.tools:
-                yield ExampleCall(tool, example_arguments(tool, example), Facts(), f"{tool}: {_shown(example)}")
-    for test in document.tests:
-        yield ExampleCall(test.tool, test.args, Facts(at=moment(test.at)), f"{test.tool}: {_shown(test.args)}")
 
 
 def example_arguments(tool: str, example: Example) -> dict[str, Any]:
@@ -246,5 +196,6 @@ def _broken(alone: Policy, rule: Rule, example: Example, *, matches: bool) -> st
     return ""
 
 
-def _shown(example: Example) -> str:
+def shown_example(example: Example) -> str:
+    """Return an example, or the arguments of a test, for people."""
     return example if isinstance(example, str) else " ".join(f"{name}={value}" for name, value in example.items())

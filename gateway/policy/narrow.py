@@ -13,9 +13,9 @@ from gateway.policy.decision import OPAQUE, Decision
 from gateway.policy.document import Rule
 from gateway.policy.fields import WRITING_TOOLS, Placeholder
 from gateway.policy.globs import escaped
-from gateway.policy.hosts import shown_endpoint
 from gateway.policy.parts import Part, cut
 from gateway.policy.shell_line import START
+from gateway.support.hosts import shown_endpoint
 
 _LIMIT_WORDS = 31
 """A rule has at most 32 words in a row, and the last says that no more follow."""

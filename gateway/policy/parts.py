@@ -15,7 +15,6 @@ from typing import Literal
 
 from gateway.policy.fields import CONNECT, FILE_TOOLS, JUDGED_AS, WRITING_TOOLS
 from gateway.policy.globs import PathGlob, path_problem, read_glob, tree_glob
-from gateway.policy.hosts import canonical_host, shown_endpoint
 from gateway.policy.programs import read_call
 from gateway.policy.programs.call import LIMIT_USES, TOO_MANY, Access, FileUse, absolute, any_file
 from gateway.policy.recent import Recent
@@ -25,6 +24,7 @@ from gateway.policy.shell_grammar import LIMIT_COMMANDS
 from gateway.policy.shell_line import START, Directories, Redirect, ShellLine, SimpleCommand, joined
 from gateway.policy.url_paths import judged_path
 from gateway.policy.words import Word
+from gateway.support.hosts import canonical_host, shown_endpoint
 
 _SHOWN_CHARS = 200
 _LIMIT_PORT = 65_535
@@ -282,8 +282,6 @@ class Programs:
 
     def command(self, command: SimpleCommand, depth: int, within: tuple[SimpleCommand, ...] = ()) -> None:
         """Take in one simple command and what it wraps."""
-        if not command.words:
-            return
         self._words += len(command.words)
         if depth > _LIMIT_DEPTH or len(self.programs) > LIMIT_COMMANDS or self._words > _LIMIT_WORDS:
             self._refuse("it wraps commands too deep or has too many")

@@ -8,7 +8,7 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain
 
 from gateway.policy.argv import ArgvPrefix, compile_argv
@@ -17,8 +17,9 @@ from gateway.policy.decision import NO, PERHAPS, YES, Certainty, Layer
 from gateway.policy.document import Rule
 from gateway.policy.fields import rules_of
 from gateway.policy.globs import LIMIT_PATH_BYTES, UNLIMITED, Budget, PathGlob, ancestors, compile_glob
-from gateway.policy.hosts import HostPattern, address_of, compile_host
+from gateway.policy.hosts import HostPattern, compile_host
 from gateway.policy.parts import Part
+from gateway.support.hosts import address_of
 
 # A path is compared with a glob in a fraction of what a comparison costs.
 _PATHS_PER_COMPARISON = 16
@@ -52,10 +53,10 @@ class ToolRules:
         for glob in map(compile_glob, rule.paths or ()):
             self.by_root[glob.root].append((glob, compiled))
         for prefix in compile_argv(rule.argv or ()):
-            for program in prefix.programs or (None,):
-                self.by_program[program].append((prefix.second, prefix, compiled))
+            for program in prefix.texts(0) or (None,):
+                self.by_program[program].append((prefix.texts(1), prefix, compiled))
         for pattern in map(compile_host, rule.hosts or ()):
-            domain = _NETWORKS if pattern.network is not None else _domain(pattern.name)
+            domain = _NETWORKS if "/" in pattern.name else _domain(pattern.name)
             self.by_domain[domain].append((pattern, compiled))
 
     @cached_property
@@ -63,10 +64,6 @@ class ToolRules:
         """The globs that deny or ask, in the order of their directories, to find those below one."""
         pairs = (pair for root in sorted(self.by_root) for pair in self.by_root[root])
         return [pair for pair in pairs if pair[1].effect != "allow"]
-
-    @cached_property
-    def roots(self) -> list[str]:
-        return [glob.root for glob, _ in self.tightening]
 
     def matching(self, part: Part, budget: Budget = UNLIMITED) -> Found:
         """Yield the rules whose names hold for a part of this tool; a rule may come more than once.
@@ -115,9 +112,8 @@ class ToolRules:
 
     def _inside(self, directory: str) -> list[tuple[PathGlob, CompiledRule]]:
         """Return the tightening globs whose root is below a directory."""
-        inside = directory.rstrip("/")
-        # 0 comes after /
-        return self.tightening[bisect_left(self.roots, f"{inside}/") : bisect_left(self.roots, f"{inside}0")]
+        inside, at = directory.rstrip("/"), partial(bisect_left, self.tightening, key=lambda pair: pair[0].root)
+        return self.tightening[at(f"{inside}/") : at(f"{inside}0")]  # 0 comes after /
 
     def _by_argv(self, part: Part, budget: Budget) -> Found:
         words = part.words

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Literal
 
 from gateway.policy.conditions import CompiledRule, Hit
 from gateway.policy.decision import DEFAULT_DENY, OPAQUE, Decision, Effect, Match, RuleLimit
 from gateway.policy.parts import Part, shown
 
-Opaque = Literal["deny", "ask", "allow"]
 WHOLE_LINE = "the whole line"
 _SHOWN_ALLOWED = 10
 
@@ -43,7 +41,7 @@ class Ruling:
     tool: str
     judged: list[Judged] = field(default_factory=list)
     opaque: str | None = None
-    opaque_effect: Opaque = "deny"
+    opaque_effect: Effect = "deny"
     line: Judged | None = None
     allowed: Callable[[str], tuple[str, ...]] = lambda _: ()
     narrows: frozenset[bool] = frozenset()
@@ -55,12 +53,6 @@ class Ruling:
             matches += (Match(part, hit.rule.id, hit.effect, hit.rule.shadow, hit.rule.layer) for hit in judged.hits)
             matches += [Match(part, granted.id, "allow")] if granted is not None else []
         return tuple(matches)
-
-    def has_shadow(self) -> bool:
-        """Return whether a rule in shadow has a say in anything."""
-        if self.line is not None and True in self.narrows:
-            return True
-        return any(True in judged.narrowed or any(hit.rule.shadow for hit in judged.hits) for judged in self._all())
 
     def conclude(self, *, shadow: bool = False) -> Decision:
         """Return what the rules in force say, or with `shadow` what they and the ones in shadow would say."""

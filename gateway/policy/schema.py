@@ -3,8 +3,6 @@
 Loading checks more than a schema can say (globs, patterns, examples); what loads is always valid by the schema.
 """
 
-import json
-import sys
 from typing import Any
 
 from gateway.policy.document import PolicyDocument
@@ -18,13 +16,7 @@ def policy_schema() -> dict[str, Any]:
     schema = PolicyDocument.model_json_schema(mode="validation")
     for definition in (schema, *schema["$defs"].values()):
         _plain(definition)
-    _name_tool_sets(schema)
     return {"$schema": _DIALECT, "$id": _ID, **schema, "title": "Airlock policy"}
-
-
-def schema_text() -> str:
-    """Return the schema as it is published."""
-    return json.dumps(policy_schema(), indent=2, ensure_ascii=False) + "\n"
 
 
 def _plain(definition: dict[str, Any]) -> None:
@@ -40,16 +32,3 @@ def _plain(definition: dict[str, Any]) -> None:
             definition["properties"][name] = {**forms[0], **field}
         elif forms:
             field["anyOf"] = forms
-
-
-def _name_tool_sets(schema: dict[str, Any]) -> None:
-    """Add `read` and `write` to the names of tools: loading writes them out."""
-    for kind in ("Rule", "ResultRule"):
-        tools = schema["$defs"][kind]["properties"]["tools"]
-        tools["minItems"] = tools.pop("minLength")
-        items = tools["items"]
-        items["anyOf"] = [{"enum": ["read", "write"]}, {key: items.pop(key) for key in list(items)}]
-
-
-if __name__ == "__main__":
-    sys.stdout.write(schema_text())

@@ -11,14 +11,15 @@ promise.
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from itertools import dropwhile
 
 import tree_sitter
 import tree_sitter_bash
 
-from gateway.policy.shell_grammar import LIMIT_COMMANDS, read_line
+from gateway.policy.shell_grammar import LIMIT_COMMANDS, LineReader
 from gateway.policy.shell_line import START, Directories, Redirect, ShellLine, SimpleCommand, Span, Unit
-from gateway.policy.words import Opaque, Word, names, read_word
+from gateway.policy.words import Opaque, Word, WordScan, names
 
 LIMIT_BYTES = 32 * 1024
 
@@ -52,13 +53,13 @@ def parse_line(command: str, cwd: Directories = START) -> ShellLine:
     if reason is not None:
         return ShellLine(opaque=reason)
     source = command.encode()
+    reader = LineReader(source.decode("latin-1"), cwd)
     try:
-        reading = read_line(source.decode("latin-1"), cwd)
+        line = reader.line()
     except Opaque as opaque:
         return _seen(source, str(opaque))
-    units, complete = read_units(_without(source, reading.documents))
-    line = reading.line
-    if not complete or sorted(reading.units) != sorted(units):
+    units, complete = read_units(_without(source, reader.documents))
+    if not complete or sorted(reader.units) != sorted(units):
         seen = _seen(source, _DISAGREE)
         return ShellLine((*line.commands, *seen.commands), (*line.redirects, *seen.redirects), _DISAGREE)
     if len(line.commands) + len(line.redirects) > LIMIT_COMMANDS:
@@ -84,7 +85,7 @@ def _unreadable(command: str) -> str | None:
     return None
 
 
-def _without(source: bytes, documents: tuple[Span, ...]) -> bytes:
+def _without(source: bytes, documents: list[Span]) -> bytes:
     """Return the line with blanks for its here-documents: our reading of those is checked against real shells only."""
     blanked = bytearray(source)
     for start, end in documents:
@@ -109,10 +110,16 @@ def _seen(source: bytes, reason: str) -> ShellLine:
 
 
 def _word(text: str) -> Word:
-    try:
-        return read_word(text)
-    except Opaque:
-        return Word(text, "unknown")
+    source = text.encode().decode("latin-1")
+    with suppress(Opaque):
+        word, end = WordScan(source, len(source), _unread).word(0)
+        if end == len(source):
+            return word
+    return Word(text, "unknown")
+
+
+def _unread(_position: int, _quoted: bool) -> int:
+    raise Opaque("commands in a word are units of their own")
 
 
 def read_units(source: bytes) -> tuple[tuple[Unit, ...], bool]:

@@ -66,9 +66,8 @@ def union(sets: Iterable[Directories]) -> Directories:
 def does_nothing(words: Sequence[Word]) -> bool:
     """Return whether a command is a builtin of every shell that uses no file and prints nothing but its own words."""
     name = words[0].literal
-    return (name in _PLAIN_BUILTINS or (name in _KEEPERS and keeps_meaning(words))) and all(
-        word.one_word for word in words
-    )
+    is_harmless = name in _PLAIN_BUILTINS or (name in _KEEPERS and keeps_meaning(words))
+    return is_harmless and all(word.one_word for word in words)
 
 
 def behind_nuls(words: Sequence[Word]) -> str:

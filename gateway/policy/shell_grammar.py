@@ -9,7 +9,7 @@ returns where the shell may stand after it.
 """
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from gateway.policy.shell_builtins import NEVER, Places, after, may_move, union
 from gateway.policy.shell_line import Directories, Redirect, ShellLine, SimpleCommand, Span, Unit
@@ -26,22 +26,11 @@ _FILES = {">": True, ">>": True, "<": False}
 _LOOP_NAME = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(?=[ \t\n])")
 
 
-@dataclass(frozen=True)
-class Reading:
-    """A whole line, its units, and the spans of here-documents, which no unit touches."""
+class LineReader(ShellText):
+    """Reads a line, given as its UTF-8 bytes decoded as latin-1, that starts in `cwd`: one method per rule.
 
-    line: ShellLine
-    units: tuple[Unit, ...]
-    documents: tuple[Span, ...]
-
-
-def read_line(source: str, cwd: Directories) -> Reading:
-    """Read a line, given as its UTF-8 bytes decoded as latin-1, that starts in `cwd`. Raises Opaque."""
-    return _Reader(source, cwd).reading()
-
-
-class _Reader(ShellText):
-    """One method per rule of the grammar."""
+    `units` are what it consists of, but for here-documents.
+    """
 
     def __init__(self, source: str, cwd: Directories) -> None:
         super().__init__(source)
@@ -49,18 +38,18 @@ class _Reader(ShellText):
         self._nesting = 0
         self._words = self._simple_commands = 0
         self._moves = 0  # commands read so far that may have moved this very shell
-        self._units: list[Unit] = []
+        self.units: list[Unit] = []
         self._commands: list[SimpleCommand] = []
         self._redirects: list[Redirect] = []
 
-    def reading(self) -> Reading:
+    def line(self) -> ShellLine:
+        """Read all of it. Raises Opaque."""
         self.lines()
         if self.at < self.limit:
             self._list()
         if self.at != self.limit or self.pending:
             raise Opaque(NOT_WELL_FORMED)
-        line = ShellLine(tuple(self._commands), tuple(self._redirects))
-        return Reading(line, tuple(self._units), tuple(self.documents))
+        return ShellLine(tuple(self._commands), tuple(self._redirects))
 
     # Lists and pipelines
 
@@ -229,7 +218,7 @@ class _Reader(ShellText):
             spans.append((start, end))
         if not self.next_is("\n"):
             self.take(";")
-        self._units.append(("for", tuple(spans)))
+        self.units.append(("for", tuple(spans)))
         self.lines()
 
     def _case(self) -> Places:
@@ -255,7 +244,7 @@ class _Reader(ShellText):
             elif self.keyword() != "esac":
                 raise Opaque(NOT_WELL_FORMED)
         self.expect("esac")
-        self._units.append(("case", tuple(spans)))
+        self.units.append(("case", tuple(spans)))
         return union(end[0] for end in ends), union(end[1] for end in ends)
 
     def _patterns(self, spans: list[Span]) -> None:
@@ -301,7 +290,7 @@ class _Reader(ShellText):
             if name != "IFS" or not words or words[0].text != "read":
                 check_assigned(name, value)
         if spans:
-            self._units.append(("command", tuple(spans)))
+            self.units.append(("command", tuple(spans)))
         elif len(self._redirects) == opened:
             raise Opaque(NOT_WELL_FORMED)
         if not words:
@@ -363,7 +352,7 @@ class _Reader(ShellText):
         if operator != ">&" and operator not in _FILES:
             raise Opaque(f"it uses {operator}")
         target, span = self._word()
-        self._units.append(("redirect", ((start, start + len(operator)), span)))
+        self.units.append(("redirect", ((start, start + len(operator)), span)))
         if operator != ">&":
             if not target.text or target.kind == "glob":
                 raise Opaque("the target of a redirect is not literal")

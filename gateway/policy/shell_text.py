@@ -6,12 +6,11 @@ from gateway.policy.shell_line import Span
 from gateway.policy.words import Opaque, Word, WordScan, names
 
 NOT_WELL_FORMED = "it is not well-formed"
-BLANKS = " \t"
 _RESERVED = names("""! [[ ]] { } case coproc do done elif else esac fi for function if in select then until while""")
 _KEYWORD = re.compile(r"(?:[a-z]+|\[\[|[!{}])(?=[ \t\n;&|<>()]|\Z)")
 # What a program may be called: nothing that a shell takes for an assignment, a job (%1) or a keyword.
 _PROGRAM = re.compile(r"[A-Za-z0-9_./:][A-Za-z0-9_./:+@,-]*|\[")
-_DELIMITER = re.compile(r"""(?:([A-Za-z_][\w.-]*)|'([\w.-]+)'|"([\w.-]+)")(?=[ \t\n;&|<>)]|\Z)""", re.ASCII)
+_DELIMITER = re.compile(r"""[ \t]*(?:([A-Za-z_][\w.-]*)|'([\w.-]+)'|"([\w.-]+)")(?=[ \t\n;&|<>)]|\Z)""", re.ASCII)
 
 
 class ShellText:
@@ -49,7 +48,7 @@ class ShellText:
     def blanks(self) -> None:
         """Go over blanks, line continuations between words, and a comment."""
         while self.at < self.limit:
-            if self.source[self.at] in BLANKS:
+            if self.source[self.at] in " \t":
                 self.at += 1
             elif self.next_is("\\\n"):
                 if self.pending:
@@ -74,8 +73,6 @@ class ShellText:
 
     def here_document(self, start: int, *, cut: bool) -> None:
         """Read the delimiter of a here-document behind its operator, which is at `start`."""
-        while self.at < self.limit and self.source[self.at] in BLANKS:
-            self.at += 1
         found = _DELIMITER.match(self.source, self.at, self.limit)
         if found is None or self.substitutions:
             raise Opaque("it uses a here-document in a form that is not understood")

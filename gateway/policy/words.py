@@ -97,15 +97,6 @@ def names(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-def read_word(text: str) -> Word:
-    """Return the word that a shell makes of `text`, which must be one whole word without commands. Raises Opaque."""
-    source = text.encode().decode("latin-1")
-    word, end = WordScan(source, len(source), _no_commands).word(0)
-    if end != len(source):
-        raise Opaque(f"{text!r} is more than one word")
-    return word
-
-
 def check_assigned(name: str, value: str | None = None) -> None:
     """Raise Opaque for a variable that a line may not set to a value, None for any."""
     if not may_assign(name, value):
@@ -115,10 +106,6 @@ def check_assigned(name: str, value: str | None = None) -> None:
 def _decoded(source: str) -> str:
     """Return the text of source, see the head of this file."""
     return source.encode("latin-1").decode(errors="replace")
-
-
-def _no_commands(_position: int, _quoted: bool) -> int:
-    raise Opaque("an expansion ($ or `) is not known before it runs")
 
 
 class WordScan:

@@ -19,12 +19,22 @@ Path = tuple[str | int, ...]
 
 
 @dataclass(frozen=True)
-class YamlProblem(Exception):
-    """What is wrong, at which line from 1 and at which field."""
+class Problem(Exception):
+    """One thing wrong with a file. `line` counts from 1; `field` is as in rules[2].paths[0], "" for the file."""
 
     line: int
-    path: Path
+    field: str
     message: str
+
+    @property
+    def text(self) -> str:
+        """The problem in words, with the field where it is about one."""
+        return f"{self.field}: {self.message}" if self.field else self.message
+
+
+def field_of(path: Path) -> str:
+    """Return a place of a file as people write it: rules[2].paths[0]."""
+    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).lstrip(".")
 
 
 @dataclass
@@ -33,7 +43,7 @@ class YamlReading:
 
     data: object = None
     lines: dict[Path, int] = field(default_factory=dict)
-    problems: list[YamlProblem] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
 
     def line(self, path: Path) -> int:
         """Return the line of a path, or of what is nearest around it."""
@@ -49,47 +59,49 @@ def read_yaml(text: str) -> YamlReading:
         _check_events(yaml.parse(text, Loader=_Loader))
         node = yaml.compose(text, Loader=_Loader)
         if node is None:
-            raise YamlProblem(1, (), "the file is empty; a policy starts with version: 1")
+            raise Problem(1, "", "the file is empty; a policy starts with version: 1")
         reading.data = _value(node, (), reading, _Loader(""))
-    except YamlProblem as problem:
+    except Problem as problem:
         reading.problems.append(problem)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         message = f"not valid YAML: {error.problem or error.context}"
-        reading.problems.append(YamlProblem(mark.line + 1 if mark else 1, (), message))
+        reading.problems.append(Problem(mark.line + 1 if mark else 1, "", message))
     except (yaml.YAMLError, ValueError, OverflowError) as error:
-        reading.problems.append(YamlProblem(1, (), f"not valid YAML: {str(error).splitlines()[0]}"))
+        reading.problems.append(Problem(1, "", f"not valid YAML: {str(error).splitlines()[0]}"))
     return reading
 
 
-def written_twice(node: yaml.MappingNode) -> Iterator[YamlProblem]:
+def written_twice(node: yaml.MappingNode, path: Path = ()) -> Iterator[Problem]:
     """Yield the fields of a mapping that are there already, which YAML readers resolve in silence."""
     first: dict[str, int] = {}
     for key_node, _ in node.value:
         if isinstance(key_node, yaml.ScalarNode):
             key, line = key_node.value, key_node.start_mark.line + 1
             if key in first:
-                yield YamlProblem(line, (key,), f"written twice; the first is in line {first[key]}. Keep one")
+                yield Problem(
+                    line, field_of((*path, key)), f"written twice; the first is in line {first[key]}. Keep one"
+                )
             first.setdefault(key, line)
 
 
 def _check_events(events: Iterator[Any]) -> None:
-    """Raise YamlProblem for what must not even be composed."""
+    """Raise Problem for what must not even be composed."""
     depth = documents = 0
     for event in events:
         line = event.start_mark.line + 1
         if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None) is not None:
-            raise YamlProblem(line, (), "anchors (&) and aliases (*) are not allowed; write the value out or quote it")
+            raise Problem(line, "", "anchors (&) and aliases (*) are not allowed; write the value out or quote it")
         if isinstance(event, yaml.CollectionStartEvent):
             depth += 1
             if depth > LIMIT_DEPTH:
-                raise YamlProblem(line, (), f"nested deeper than {LIMIT_DEPTH} levels")
+                raise Problem(line, "", f"nested deeper than {LIMIT_DEPTH} levels")
         elif isinstance(event, yaml.CollectionEndEvent):
             depth -= 1
         elif isinstance(event, yaml.DocumentStartEvent):
             documents += 1
             if documents > 1:
-                raise YamlProblem(line, (), "a second document starts here (---); a policy must be one document")
+                raise Problem(line, "", "a second document starts here (---); a policy must be one document")
 
 
 def _value(node: yaml.Node, path: Path, reading: YamlReading, loader: Any) -> object:
@@ -101,13 +113,13 @@ def _value(node: yaml.Node, path: Path, reading: YamlReading, loader: Any) -> ob
     if isinstance(node, yaml.ScalarNode) and node.tag in _SCALARS:
         return node.value if node.tag.endswith(":timestamp") else loader.construct_object(node)
     if not isinstance(node, yaml.MappingNode) or node.tag != "tag:yaml.org,2002:map":
-        raise YamlProblem(line, path, f"the YAML tag {node.tag!r} is not allowed; write plain values")
-    reading.problems += (YamlProblem(one.line, (*path, *one.path), one.message) for one in written_twice(node))
+        raise Problem(line, field_of(path), f"the YAML tag {node.tag!r} is not allowed; write plain values")
+    reading.problems += written_twice(node, path)
     mapping: dict[str, object] = {}
     for key_node, value_node in node.value:
         line = key_node.start_mark.line + 1
         if not isinstance(key_node, yaml.ScalarNode):
-            raise YamlProblem(line, path, "a field's name must be plain text")
+            raise Problem(line, field_of(path), "a field's name must be plain text")
         key = key_node.value
         if key not in mapping:
             reading.lines[(*path, key)] = line

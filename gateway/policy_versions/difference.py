@@ -2,11 +2,34 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
+from gateway.policy.decision import Facts
 from gateway.policy.document import PolicyDocument
+from gateway.policy.fields import moment
 from gateway.policy.layers import all_rules
+from gateway.policy.loading import example_arguments, shown_example
 
 LIMIT_SAMPLES = 3
+
+
+class ExampleCall(NamedTuple):
+    """A call that a file tells of in an example or a test. `shown` is for people."""
+
+    tool: str
+    arguments: dict[str, Any]
+    facts: Facts
+    shown: str
+
+
+def example_calls(document: PolicyDocument) -> Iterator[ExampleCall]:
+    """Yield the calls that a file tells of; what an example leaves open is judged as of now."""
+    for _, rule in all_rules(document):
+        for example in (*rule.examples.match, *rule.examples.not_match):
+            for tool in rule.tools:
+                yield ExampleCall(tool, example_arguments(tool, example), Facts(), f"{tool}: {shown_example(example)}")
+    for test in document.tests:
+        yield ExampleCall(test.tool, test.args, Facts(at=moment(test.at)), f"{test.tool}: {shown_example(test.args)}")
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,8 @@ from gateway.errors import Misconfigured
 from gateway.policy import Policy, PolicyDocument, PolicyError, load_policy
 from gateway.policy.checks import private_hosts
 from gateway.policy.file_rules import check_layers
-from gateway.policy.loading import LIMIT_BYTES, field_of
+from gateway.policy.loading import LIMIT_BYTES
+from gateway.policy.yaml_lines import field_of
 from gateway.policy_versions.policies import Policies
 from gateway.storage.policy_store import OPERATOR, digest_of_text
 

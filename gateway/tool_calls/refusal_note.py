@@ -4,12 +4,14 @@ The kernel says "Permission denied" and programs say of what, each in its own wa
 """
 
 import re
+from collections.abc import Iterable, Sequence
 
 from gateway.policy import Policy
-from gateway.policy.file_rules import READ, WRITE, forbids, granted_in_words
+from gateway.policy.file_rules import READ, WRITE, forbids, named_programs
 from gateway.policy.globs import ancestors
 from gateway.policy.layers import scoped_in_both
 from gateway.policy.shell_line import joined
+from sandbox.file_rules import FileRules
 
 # What is read of a command's output, which can be made to take long: its last lines, and some names in each.
 _LIMIT_CHARS, _LIMIT_LINES, _LIMIT_NAMES = 4096, 20, 4
@@ -38,3 +40,24 @@ def refusal_note(policy: Policy, text: str, directory: str) -> str:
                 if found is not None:
                     return f"the policy lets commands {verb} nothing below {found}: rule {by_path[found]}"
     return f"the policy lets commands {granted_in_words(policy.file_rules)}"
+
+
+def granted_in_words(granted: FileRules) -> str:
+    """Return what commands may write, read and execute, after "commands may"."""
+    said = [
+        f"write {_below(granted.writable, granted.writable_files)}",
+        f"read {_below(granted.readable, granted.readable_files)}",
+    ]
+    if named := named_programs(granted):
+        said.append(f"execute only {_first(named)}")
+    return f"{', '.join(said[:-1])}, and {said[-1]}"
+
+
+def _below(trees: Sequence[str], files: Sequence[str]) -> str:
+    said = [f"below {_first(trees)}"] if trees else []
+    said += [_first(files)] if files else []
+    return f"only {' and '.join(said)}" if said else "nothing"
+
+
+def _first(names: Iterable[str]) -> str:
+    return ", ".join(sorted(set(names))[:10])

@@ -1,11 +1,11 @@
 """Where rules on files and programs bind commands less than they seem to, and how the kernel can enforce them."""
 
 import posixpath
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from agent.tools.paths import WORKSPACE
 from gateway.policy.cover import alternatives
-from gateway.policy.file_rules import NOTHING, forbids, grants_of, is_below
+from gateway.policy.file_rules import NOTHING, file_rules_of, forbids, grants_of, is_below
 from gateway.policy.layers import ScopedRule
 from gateway.policy.lint.findings import Finding, Linted
 
@@ -24,7 +24,8 @@ def kernel_rules(linted: Linted) -> Iterator[Finding]:
     if linted.loosest.file_rules is None:
         yield from _by_reading(linted)
         return
-    granted = {tool: _granted(linted, tool) for tool, _ in _TOOLS}
+    made = file_rules_of(linted.rules)
+    granted = {"read_file": made.readable, "write_file": made.writable}
     for placed in linted.own:
         if placed.rule.enforcement != "gateway" and not granted.keys().isdisjoint(placed.rule.tools):
             if placed.rule.effect == "allow":
@@ -34,7 +35,7 @@ def kernel_rules(linted: Linted) -> Iterator[Finding]:
     yield from _planted(linted, granted["write_file"])
 
 
-def _allowed(linted: Linted, placed: ScopedRule, readable: list[str]) -> Iterator[Finding]:
+def _allowed(linted: Linted, placed: ScopedRule, readable: Sequence[str]) -> Iterator[Finding]:
     grants = grants_of(placed.rule)
     if grants == NOTHING:
         what = "it holds for the file tools only: the kernel grants directories and single files, without conditions"
@@ -46,7 +47,7 @@ def _allowed(linted: Linted, placed: ScopedRule, readable: list[str]) -> Iterato
             yield linted.finding("unreadable", placed, what, f"allow read_file of {path}/** too")
 
 
-def _forbidden(linted: Linted, placed: ScopedRule, granted: dict[str, list[str]]) -> Iterator[Finding]:
+def _forbidden(linted: Linted, placed: ScopedRule, granted: dict[str, tuple[str, ...]]) -> Iterator[Finding]:
     forbidden = forbids(placed.rule)
     for tool, verb in _TOOLS if placed.rule.given() - {"paths"} else ():
         if tool in placed.rule.tools and any(is_below(top, path) for top in granted[tool] for path in forbidden):
@@ -74,7 +75,7 @@ def _by_reading(linted: Linted) -> Iterator[Finding]:
             return
 
 
-def _planted(linted: Linted, writable: list[str]) -> Iterator[Finding]:
+def _planted(linted: Linted, writable: Sequence[str]) -> Iterator[Finding]:
     """Yield the rules that allow some uses of a program that reads what to run from a file commands may change."""
     for placed in linted.own:
         for name, *rest in placed.rule.argv or () if placed.rule.effect == "allow" else ():
@@ -85,8 +86,3 @@ def _planted(linted: Linted, writable: list[str]) -> Iterator[Finding]:
                     fix = f"allow writing in directories without it, such as {WORKSPACE}/src/**, or accept it"
                     yield linted.finding("planted", placed, what, fix)
                     return
-
-
-def _granted(linted: Linted, tool: str) -> list[str]:
-    allowing = (placed.rule for placed in linted.rules if placed.rule.effect == "allow" and tool in placed.rule.tools)
-    return [path for rule in allowing if rule.enforcement != "gateway" for path in grants_of(rule).trees]

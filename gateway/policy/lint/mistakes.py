@@ -78,21 +78,20 @@ def _empty_words(linted: Linted, placed: ScopedRule) -> Iterator[Finding]:
         for word in prefix:
             if isinstance(word, Placeholder) and word.matches is not None and _matches_empty(word.matches):
                 what = f"matches: {word.matches} also takes an empty word"
-                yield linted.finding(
-                    "empty-match", placed, what, "write + in place of *, where an empty word is not meant"
-                )
+                fix = "write + in place of *, where an empty word is not meant"
+                yield linted.finding("empty-match", placed, what, fix)
 
 
 def _sections(linted: Linted) -> Iterator[Finding]:
     document = linted.document
     everywhere = "matches the empty text, which is everywhere"
+    patterns, results = enumerate(document.redaction.patterns), enumerate(document.results)
     wide: list[tuple[Path, str, str | None, str]] = [
-        (("redaction", "patterns", place, "pattern"), own.id, own.pattern, everywhere)
-        for place, own in enumerate(document.redaction.patterns)
-    ]
-    wide += [
-        (("results", place, "contains"), rule.id, rule.contains, "so every result is withheld")
-        for place, rule in enumerate(document.results)
+        *((("redaction", "patterns", place, "pattern"), own.id, own.pattern, everywhere) for place, own in patterns),
+        *(
+            (("results", place, "contains"), own.id, own.contains, "so every result is withheld")
+            for place, own in results
+        ),
     ]
     for path, name, pattern, what in wide:
         if pattern is not None and _matches_empty(pattern):

@@ -9,9 +9,9 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
 
-from gateway.policy.cover import ArgvWord, alternatives, shown_argv
+from gateway.policy.cover import alternatives, shown_argv
 from gateway.policy.document import Rule
-from gateway.policy.fields import Placeholder
+from gateway.policy.fields import ArgvWord, Placeholder
 from gateway.policy.globs import compile_glob, sample_path
 from gateway.policy.layers import ScopedRule
 from gateway.policy.lint.findings import Finding, Linted

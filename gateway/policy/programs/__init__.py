@@ -30,12 +30,10 @@ _PROGRAMS: dict[str, Describe] = {
 def read_call(words: Sequence[Word], cwd: Directories = START) -> Call:
     """Return what a simple command does by its arguments. `cwd` is where it may run. Never raises.
 
-    `words` starts with the program's name. What is found of a call that is not known entirely was seen, and is no
-    promise.
+    `words` starts with the program's name, which is literal. What is found of a call that is not known entirely was
+    seen, and is no promise.
     """
     call = Call(words, cwd)
-    if call.program.kind != "literal":
-        return call
     directory = call.program.text.rpartition("/")[0]
     is_elsewhere = bool(directory) and directory not in SYSTEM_DIRECTORIES
     if not is_elsewhere:

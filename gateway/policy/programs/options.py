@@ -73,13 +73,7 @@ def read_options(
     none names a file, so that a word may turn out to be any. Without `permute` options end at the first operand.
     """
     known = compile_options(options)
-
-    def give_up(why: str) -> None:
-        if runs:
-            call.refuse(why)
-        else:
-            call.lose(why, *kinds)
-
+    give_up: Callable[[str], None] = call.refuse if runs else lambda why: call.lose(why, *kinds)
     parsed = Parsed()
     words = deque(call.words)
     while words:

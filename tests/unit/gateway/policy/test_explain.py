@@ -10,6 +10,7 @@ import pytest
 from gateway.policy.decision import Facts
 from gateway.policy.document import PolicyDocument
 from gateway.policy.explain import LIMIT_NEAR, Near, near_misses
+from gateway.policy.judge import Policy
 
 FRIDAY_NIGHT = Facts(at=datetime(2026, 11, 20, 23, 5, tzinfo=UTC))
 
@@ -20,7 +21,7 @@ def near(rule: dict[str, Any], tool: str, **arguments: Any) -> list[Near]:
 
 def near_of(rules: list[dict[str, Any]], tool: str, **arguments: Any) -> list[Near]:
     document = PolicyDocument.model_validate({"version": 1, "rules": _tuples(rules)})
-    return near_misses(document, None, tool, arguments, FRIDAY_NIGHT)
+    return near_misses(Policy(document), tool, arguments, FRIDAY_NIGHT)
 
 
 def _tuples(value: Any) -> Any:
@@ -135,6 +136,6 @@ def test_where_the_kernel_enforces_rules_on_files_a_command_is_near_to_none_of_t
     reading = PolicyDocument.model_validate(_tuples({"version": 1, "rules": [rule]}))
     kernel = reading.model_copy(update={"enforcement": "kernel"})
     command = {"command": "cat docs/a"}
-    assert [miss.rule for miss in near_misses(reading, None, "execute", command)] == ["r"]
-    assert near_misses(kernel, None, "execute", command) == []
-    assert near_misses(reading, kernel, "execute", command) == []
+    assert [miss.rule for miss in near_misses(Policy(reading), "execute", command)] == ["r"]
+    assert near_misses(Policy(kernel), "execute", command) == []
+    assert near_misses(Policy(reading, kernel), "execute", command) == []

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from gateway.policy import STARTER_POLICY, PolicyDocument, PolicyError, check_policy_file, load_document, load_policy
+from gateway.policy import STARTER_POLICY, PolicyDocument, PolicyError, load_document, load_policy
 from gateway.policy.document import Rule
-from gateway.policy.loading import LIMIT_BYTES
+from gateway.policy.loading import LIMIT_BYTES, decoded
 
 DENY = "{id: d, tools: [execute], effect: deny, reason: r"
 RULE = "{id: a, tools: [execute], effect: allow, reason: r"
@@ -296,20 +296,11 @@ def test_the_error_names_source_line_and_field() -> None:
         load_policy("version: 1\nrules: []\nlimits: {steps: x}", "tenant.yaml")
 
 
-def test_a_good_file_has_no_problems(tmp_path: Path) -> None:
-    file = tmp_path / "policy.yaml"
-    file.write_text(STARTER_POLICY)
-    assert check_policy_file(file) == []
-
-
-def test_a_file_that_cannot_be_read_is_a_problem_too(tmp_path: Path) -> None:
-    assert "No such file" in check_policy_file(tmp_path / "none.yaml")[0].message
-    assert "directory" in check_policy_file(tmp_path)[0].message
-    file = tmp_path / "latin.yaml"
-    file.write_bytes(b"version: 1\ndescription: caf\xe9\n")
-    assert check_policy_file(file)[0].line == 2
-    file.write_bytes(b"#" * (LIMIT_BYTES + 5))
-    assert "larger" in check_policy_file(file)[0].message
+def test_a_file_that_is_no_text_is_a_problem_of_its_line() -> None:
+    with pytest.raises(PolicyError, match=r"^p.yaml:2: not UTF-8 text$"):
+        decoded(b"version: 1\ndescription: caf\xe9\n", "p.yaml")
+    with pytest.raises(PolicyError, match="larger"):
+        load_policy(decoded(b"\xe9" * (LIMIT_BYTES + 1), "p.yaml"), "p.yaml")
 
 
 def test_the_tutorial_is_true() -> None:

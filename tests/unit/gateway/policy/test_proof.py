@@ -7,7 +7,9 @@ from datetime import UTC, datetime
 import pytest
 
 from gateway.policy import PolicyError
-from gateway.policy.loading import Outcome, example_arguments, example_calls, moment, read_policy
+from gateway.policy.fields import moment
+from gateway.policy.loading import Outcome, example_arguments, read_policy
+from gateway.policy_versions.difference import example_calls
 
 FILE = """\
 version: 1
