@@ -45,12 +45,21 @@ RUN gcc -shared -fPIC -Os -s -Wall -Werror -o /usr/local/lib/libnss_tool_user.so
     && rm /tmp/tool_user_name.c && ldconfig \
     && sed -i 's/^passwd:.*/& tool_user/' /etc/nsswitch.conf
 
+# --- start_tool: the program that waits for the next start of a tool process. It has no C library. ------------------------
+FROM sandbox AS start_tool
+LABEL airlock.kind="image"
+COPY deploy/start_tool.c /source/
+RUN gcc -Os -s -Wall -Wextra -Werror -static -nostdlib -ffreestanding -fno-pie -no-pie -fno-stack-protector \
+        -fno-asynchronous-unwind-tables -fno-tree-loop-distribute-patterns -Wl,--build-id=none -Wl,-z,noseparate-code \
+        -o /start_tool /source/start_tool.c
+
 # --- runtime: the daemon with its own loader, Python and libraries, mounted read-only into every sandbox. --------------
 FROM ${BASE} AS bundle
 LABEL airlock.kind="image"
 COPY deploy/bundle.py /source/deploy/bundle.py
 COPY .build/images/runtime /wheels
 COPY sandbox /source/sandbox
+COPY --from=start_tool /start_tool /source/
 # The second command tests the first: everything that a daemon imports, at any time, is in the bundle, with the fast
 # protobuf.
 RUN python3 -X no_debug_ranges /source/deploy/bundle.py \
@@ -66,6 +75,7 @@ from sandbox.daemon.build import BUILD; \
 sys.exit(api_implementation.Type() != 'upb' or sys.prefix != '/opt/airlock' or len(BUILD) != 64 or len(modules) < 20 or len(lazy_module.loaded_for_use()) < 15)" \
     && /opt/airlock/lib/ld.so --inhibit-cache --library-path /opt/airlock/lib /opt/airlock/bin/python3 -I -S -B -X utf8 \
         -m sandbox.tls --help >/dev/null \
+    && install /source/start_tool /opt/airlock/bin/ && { /opt/airlock/bin/start_tool; [ $? = 64 ]; } \
     && chgrp 599999999 /opt/airlock && chmod 750 /opt/airlock
 
 # Only the daemon enters /opt/airlock (BUNDLE_GID of sandbox/daemon/supervisor/launch.py): COPY keeps modes below its source.

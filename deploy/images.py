@@ -45,6 +45,7 @@ INPUTS = {
         "Dockerfile",
         "deploy/bundle.py",
         "deploy/sandbox.lock",
+        "deploy/start_tool.c",
         "sandbox/__init__.py",
         "sandbox/engines/build.py",
         "sandbox/v1",

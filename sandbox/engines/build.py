@@ -8,8 +8,8 @@ import functools
 import hashlib
 from pathlib import Path
 
-# Raise it when deploy/bundle.py makes another bundle of the same sources.
-BUNDLE_FORMAT = 2
+# Raise it when another bundle is made of the same sources: with changes of deploy/bundle.py or deploy/start_tool.c.
+BUNDLE_FORMAT = 3
 BUILD_FILE = "BUILD"
 
 

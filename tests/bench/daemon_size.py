@@ -43,6 +43,7 @@ _CALLS = 1000
 _START_SAMPLES = 15
 _START_TIMEOUT_S = 20
 _KIB_PER_MIB = 1024
+_PROCESSES = ("init", "tool spawner", "waiting", "server")
 _USERS = ("--tool-uid", "600000000", "--tool-gid", "600000000", "--daemon-uid", "600000001")
 
 
@@ -82,6 +83,7 @@ def daemon_memory(container: str) -> dict[str, Memory]:
     init = int(docker.from_env().api.inspect_container(container)["State"]["Pid"])
     # The tool spawner stays root as init does; the server became another user.
     names = {child: "tool spawner" if _user(child) == 0 else "server" for child in _children(init)}
+    names |= {waiting: "waiting" for child in [*names] if _user(child) == 0 for waiting in _children(child)}
     return {"init": memory_of(init), **{name: memory_of(pid) for pid, name in names.items()}}
 
 
@@ -115,6 +117,7 @@ async def _memory_table() -> Table:
         "MiB",
         "init",
         "tool spawner",
+        "waiting",
         "server",
         "USS",
         "goal",
@@ -127,12 +130,12 @@ async def _memory_table() -> Table:
 
     def row(name: str, container: str, goal: str = "") -> None:
         daemon = daemon_memory(container)
-        each = [daemon[process].uss if process in daemon else 0 for process in ("init", "tool spawner", "server")]
+        each = [daemon[process].uss if process in daemon else 0 for process in _PROCESSES]
         sums = [
             sum(getattr(one, field) for one in daemon.values()) for field in ("uss", "clean", "pss", "pss_anonymous")
         ]
-        figures = [f"{kib / _KIB_PER_MIB:.1f}" for kib in (*each, *sums)]
-        table.add_row(name, *figures[:4], goal, *figures[4:])
+        figures = [f"{kib / _KIB_PER_MIB:.2f}" for kib in (*each, *sums)]
+        table.add_row(name, *figures[:5], goal, *figures[5:])
 
     async with _engine() as (engine, instance):
         sandbox = await engine.create(SandboxSpec("bench", "first", "airlock-sandbox"))

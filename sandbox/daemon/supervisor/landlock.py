@@ -9,6 +9,7 @@ import os
 import stat
 import struct
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 
 from sandbox.daemon.supervisor.libc import libc
 
@@ -46,11 +47,12 @@ def restrict(
     grants: Mapping[bytes, int],
     files: Mapping[bytes, int] | None = None,
     is_meant: IsMeant = lambda _path, _state: True,
+    opened: Mapping[int, int] = MappingProxyType({}),
 ) -> bool:
     """Put this process into a domain that refuses what it handles but for the grants, by path; return whether it is.
 
     A path that is not there, that leads through a symbolic link, or whose file is not the one that `is_meant`, grants
-    nothing; one of `files` does not if it is a directory. It needs no-new-privileges.
+    nothing; one of `files` does not if it is a directory. `opened` grants by descriptor. It needs no-new-privileges.
     """
     call = libc()
     if call is None:
@@ -64,6 +66,9 @@ def restrict(
             for path, rights in granted.items():
                 if not _grant(call, ruleset, path, rights & handled, is_meant, even_below=even_below):
                     return False
+        for fd, rights in opened.items():
+            if not _add(call, ruleset, fd, rights):
+                return False
         return call("syscall", _RESTRICT_SELF, ruleset, 0) == 0
     finally:
         os.close(ruleset)
@@ -82,9 +87,13 @@ def _grant(
             rights &= OF_FILES if stat.S_ISREG(state.st_mode) or even_below else 0
         if not rights or not is_meant(path, state):
             return True
-        return call("syscall", _ADD_RULE, ruleset, _PATH_BENEATH, struct.pack("=Qi", rights, fd), 0) == 0
+        return _add(call, ruleset, fd, rights)
     finally:
         os.close(fd)
+
+
+def _add(call: Callable[..., int], ruleset: int, fd: int, rights: int) -> bool:
+    return call("syscall", _ADD_RULE, ruleset, _PATH_BENEATH, struct.pack("=Qi", rights, fd), 0) == 0
 
 
 def open_without_links(path: bytes, *, make: bool = False) -> int:

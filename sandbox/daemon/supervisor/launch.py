@@ -3,7 +3,7 @@
 start(), files_as_tool() and lower_oom_priority() run in the tool spawner, which has one thread, describe_tool() in a
 child of it, and become_server() in the server before it serves. For start(), the C function behind subprocess does the
 fork, the change of user and the exec. subprocess itself would be a tenth of the daemon's memory, and would track
-children that init has reaped.
+children that init has reaped. In a sandbox start() is for a daemon without the bundle: see waiting_process.py.
 """
 
 from __future__ import annotations

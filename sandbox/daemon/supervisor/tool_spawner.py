@@ -13,6 +13,8 @@ Init to tool spawner: (kind, call) of control_wire with the program and descript
 stays reserved until init knows of the end. Tool spawner to init: (RUNNING, call, 0, pid), (REFUSED, call, errno, 0),
 (ENDED, 0, wait status, pid) or (RETURNED, call, kind, 0) with the program and descriptors of an order.
 
+In a sandbox a process waits for each next start (waiting_process.py); the next one is started once the program runs.
+
 Neither ever blocks on a pending child, which tool code may stop before it executes its program, nor init on the tool
 spawner.
 """
@@ -29,9 +31,10 @@ from types import FrameType
 from sandbox.daemon.supervisor import launch
 from sandbox.daemon.supervisor.control_wire import ORDER_LIMIT_BYTES, PROBE, SPAWN_TTY, call_gid, decode_program
 from sandbox.daemon.supervisor.file_rules import FileRules, Grants, TooManyFiles, make_writable
-from sandbox.daemon.supervisor.landlock import ALL, TRUNCATE_VERSION, landlock_version, restrict
+from sandbox.daemon.supervisor.landlock import ALL, EXECUTE, READ_FILE, TRUNCATE_VERSION, landlock_version, restrict
 from sandbox.daemon.supervisor.libc import libc
 from sandbox.daemon.supervisor.tool_filter import filter_tool_code
+from sandbox.daemon.supervisor.waiting_process import START_TOOL, WaitingProcess, can_wait
 
 _DESCRIPTOR = struct.Struct("i")
 _PR_SET_NO_NEW_PRIVS = 38
@@ -176,13 +179,16 @@ def _enter_domain(tool: launch.ToolIdentity, rules: FileRules) -> tuple[Grants |
         return None, errno.EPERM
 
     call = libc()
+    # Opened by root: tool code cannot enter the bundle, so the grant is of no use to it.
+    starter = [os.open(START_TOOL, os.O_PATH | os.O_CLOEXEC)] if can_wait(tool) else []
     if call is not None and not tool.contained:
         call("prctl", _PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)  # a domain needs it, and every container has it
 
     def enter() -> tuple[Grants | None, int]:
         make_writable(rules)
         grants = Grants(rules)
-        entered = restrict(ALL, grants.rights, grants.files, grants.is_meant)
+        opened = dict.fromkeys(starter, EXECUTE | READ_FILE)
+        entered = restrict(ALL, grants.rights, grants.files, grants.is_meant, opened)
         return (grants, 0) if entered else (None, errno.EPERM)
 
     try:
@@ -191,6 +197,9 @@ def _enter_domain(tool: launch.ToolIdentity, rules: FileRules) -> tuple[Grants |
         return None, errno.EOVERFLOW
     except OSError:
         return None, errno.EPERM
+    finally:
+        for fd in starter:
+            os.close(fd)
 
 
 class _Children:
@@ -211,11 +220,14 @@ class _Children:
         self._pending: dict[int, tuple[int, int, bytearray]] = {}
         self._running: set[int] = set()  # children whose end was not reported yet
         self._refused: set[int] = set()  # children that ended without executing a program
+        self._waits = can_wait(tool) and not refusal
+        self._waiting: WaitingProcess | None = None
 
     def serve(self) -> None:
         wakeup = open_wakeup()
         self._poller.register(wakeup, select.POLLIN)
         self._poller.register(self._line.fileno(), select.POLLIN)
+        self._prepare()
         while True:
             for fd, _ in self._poller.poll():
                 if fd == wakeup:
@@ -259,26 +271,43 @@ class _Children:
             if self._refusal:
                 self._report(REFUSED, call, self._refusal, 0)
                 return
-            if not program:
-                file, *fds = fds
-                program = os.pread(file, os.fstat(file).st_size, 0)
-            self._spawn(call, program, *fds, terminal=kind == SPAWN_TTY)
+            pid, outcome = self._spawn(kind, call, program, fds)
+            self._pending[outcome] = call, pid, bytearray()
+            self._poller.register(outcome, select.POLLIN)
         except OSError as error:
             self._report(REFUSED, call, error.errno or errno.EIO, 0)
         except Exception:  # a malformed order must not end anything
             self._report(REFUSED, call, errno.EINVAL, 0)
 
-    def _spawn(self, call: int, program: bytes, *stdio: int, terminal: bool) -> None:
+    def _spawn(self, kind: int, call: int, program: bytes, fds: list[int]) -> tuple[int, int]:
+        if self._waits:
+            order = _REQUEST.pack(kind, call) + program
+            waiting, self._waiting = self._waiting, None
+            if waiting is not None:
+                try:
+                    return waiting.take(order, fds)
+                except (BrokenPipeError, ConnectionResetError):
+                    pass  # the kernel has killed it for memory
+            return WaitingProcess(self._tool, self._null).take(order, fds)
+        if not program:
+            file, *fds = fds
+            program = os.pread(file, os.fstat(file).st_size, 0)
         argv, env, cwd = decode_program(program)
-        if terminal:
-            (slave,) = stdio
+        if kind == SPAWN_TTY:
+            (slave,) = fds
             given = slave, slave, slave
         else:
-            stdout, stderr, *stdin = stdio
+            stdout, stderr, *stdin = fds
             given = (stdin[0] if stdin else self._null, stdout, stderr)
-        pid, outcome = launch.start(argv, env, cwd, given, self._tool, call, terminal=terminal)
-        self._pending[outcome] = call, pid, bytearray()
-        self._poller.register(outcome, select.POLLIN)
+        return launch.start(argv, env, cwd, given, self._tool, call, terminal=kind == SPAWN_TTY)
+
+    def _prepare(self) -> None:
+        """Have a process wait for the next start."""
+        if self._waits and self._waiting is None:
+            try:
+                self._waiting = WaitingProcess(self._tool, self._null)
+            except OSError:
+                pass  # the next start tries again, and reports it
 
     def _read_outcome(self, fd: int) -> None:
         call, pid, message = self._pending[fd]
@@ -294,6 +323,7 @@ class _Children:
         else:
             self._report_running(call, pid)
         self._report_ends()  # the signal of its end may have come before
+        self._prepare()  # beside the program that runs now
 
     def _report_running(self, call: int, pid: int) -> None:
         self._running.add(pid)

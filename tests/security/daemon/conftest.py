@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import os
+import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +13,7 @@ import google.protobuf
 import pytest
 
 from sandbox.v1 import channel_pb2 as wire
+from tests.integration.sandbox.live_engine import RUNTIME_IMAGE
 from tests.security.daemon.daemon_container import Client, Sandbox
 from tests.waiting import eventually
 
@@ -18,6 +21,8 @@ REPOSITORY = Path(__file__).parents[3]
 PROTOBUF = Path(google.protobuf.__file__).parents[1]
 IMAGES = ("airlock-sandbox", "airlock-dev-base")
 GATEWAY_GID = 10003
+# Beside the Python that runs the daemon here, which is the image's: Debian's own, or that of python:3.12-slim.
+START_TOOL = ("/usr/bin/start_tool", "/usr/local/bin/start_tool")
 
 
 @pytest.fixture(scope="session")
@@ -35,8 +40,24 @@ def options() -> tuple[str, ...]:
     return ()
 
 
+@pytest.fixture(scope="session")
+def start_tool(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The program that waits for starts, out of the runtime image."""
+    container = docker.from_env().containers.create(RUNTIME_IMAGE, ["/none"], labels={"airlock.kind": "devtest"})
+    try:
+        stream, _ = container.get_archive("/opt/airlock/bin/start_tool")
+        directory = tmp_path_factory.mktemp("start_tool")
+        with tarfile.open(fileobj=io.BytesIO(b"".join(stream))) as archive:
+            archive.extractall(directory, filter="tar")
+    finally:
+        container.remove(v=True)
+    return directory / "start_tool"
+
+
 @pytest.fixture(scope="module")
-def running(image: str, options: tuple[str, ...], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
+def running(
+    image: str, options: tuple[str, ...], start_tool: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Sandbox]:
     channel = tmp_path_factory.mktemp("channel")
     channel.chmod(0o770)
     if os.getuid() != 0:
@@ -59,11 +80,12 @@ def running(image: str, options: tuple[str, ...], tmp_path_factory: pytest.TempP
         mem_limit="512m",
         memswap_limit="512m",
         working_dir="/opt/dev",
-        volumes={
-            str(channel): {"bind": "/run/airlock", "mode": "rw"},
-            str(REPOSITORY / "sandbox"): {"bind": "/opt/dev/sandbox", "mode": "ro"},
-            str(PROTOBUF): {"bind": "/opt/dev/google", "mode": "ro"},
-        },
+        volumes=[
+            f"{channel}:/run/airlock:rw",
+            f"{REPOSITORY / 'sandbox'}:/opt/dev/sandbox:ro",
+            f"{PROTOBUF}:/opt/dev/google:ro",
+            *(f"{start_tool}:{place}:ro" for place in START_TOOL),
+        ],
     )
     sandbox = Sandbox(container, channel / "daemon.sock")
     try:
