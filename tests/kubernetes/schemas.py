@@ -18,6 +18,7 @@ import cel
 from jsonschema import Draft202012Validator, FormatChecker, ValidationError
 from kubernetes_asyncio.client import models
 from referencing import Registry, Resource
+from referencing.jsonschema import DRAFT202012
 
 from tests.kubernetes.kinds import Kind
 from tests.kubernetes.statuses import Cause, invalid, undecodable
@@ -152,22 +153,18 @@ def _strict(schema: Any) -> Any:
     return strict
 
 
-def _retrieve(uri: str) -> Resource[Any]:
-    return Resource.from_contents(
-        {"$schema": "https://json-schema.org/draft/2020-12/schema", **_at(uri.rpartition("/")[2])}
-    )
-
-
-def _at(name: str) -> dict[str, Any]:
-    return json.loads(json.dumps(_strict(schema_of(name))).replace(f'"{_PREFIX}', '"schema:/'))  # type: ignore[no-any-return]
-
-
-_registry: Registry[Any] = Registry(retrieve=_retrieve)
-
-
 @functools.cache
 def _validator(name: str) -> Draft202012Validator:
-    return Draft202012Validator({"$ref": f"schema:/{name}"}, registry=_registry, format_checker=_formats)
+    """Return a validator with all that its schema refers to: a registry that retrieves does so at each reference."""
+    found: dict[str, Resource[Any]] = {}
+    left = [name]
+    while left:
+        if (one := left.pop()) not in found:
+            text = json.dumps(_strict(schema_of(one))).replace(f'"{_PREFIX}', '"schema:/')
+            found[one] = DRAFT202012.create_resource(json.loads(text))
+            left += re.findall(r'"schema:/([^"]+)"', text)
+    registry = Registry().with_resources((f"schema:/{one}", resource) for one, resource in found.items())
+    return Draft202012Validator({"$ref": f"schema:/{name}"}, registry=registry.crawl(), format_checker=_formats)
 
 
 def check(kind: Kind, made: Mapping[str, Any], name: str, old: Mapping[str, Any] | None = None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 import subprocess
@@ -19,6 +20,7 @@ _ENV = {
 }
 
 
+@functools.cache
 def _script() -> str:
     shown = subprocess.run(
         [_BIN / "airlock", "--show-completion", "bash"],
