@@ -132,7 +132,7 @@ static size_t receive(struct order *order, int fds[DESCRIPTORS])
     do
         size = call3(SYS_recvmsg, 0, &message, MSG_CMSG_CLOEXEC);
     while (size == -EINTR);
-    if (size <= 0)
+    if (done(size) == 0)
         leave(0);
     if (size < (long)offsetof(struct order, program) || message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)
         || message.msg_controllen < sizeof *part || part->cmsg_level != SOL_SOCKET || part->cmsg_type != SCM_RIGHTS)

@@ -39,6 +39,7 @@ LONG = (
     "test_of_two_gateways_the_one_that_lives_takes_the_runs_over_again_and_again",
     "test_shells_run_nothing_in_thousands_of_broken_lines_that_was_not_read",
     "test_the_attempts_do_harm_where_nothing_forbids_it",
+    "test_the_process_that_waits_ends_when_no_program_is_started_for_a_while",
     "test_the_tests_of_the_engine_run_on_a_real_cluster_by_its_kubeconfig",
     "test_what_a_plugin_exempts_from_policies_is_named_with_what_closes_it[dns-cache]",
     "test_what_a_plugin_exempts_from_policies_is_named_with_what_closes_it[kubelet]",
@@ -50,32 +51,6 @@ SAMPLED = {
     "test_the_worst_line_of_a_program_is_read_at_a_small_multiple_of_parsing_one": {
         *("cat", "curl", "git", "sed"),
     },
-}
-# Of the conformance suite on the cluster for tests, what Kubernetes has a way of its own for: the daemon there is that
-# of Docker and of the local engine, and tests/kubernetes has the rest.
-CONFORMANCE = "tests/conformance/test_engine.py"
-ON_KUBERNETES = {
-    "test_a_creation_that_fails_leaves_nothing",
-    "test_a_creation_that_is_cancelled_leaves_nothing",
-    "test_a_new_process_takes_over_what_lives_removes_what_is_dead_and_finds_the_files",
-    "test_a_program_has_streams_in_both_directions",
-    "test_a_removed_workspace_is_empty_the_next_time",
-    "test_a_runtime_that_is_not_there_is_named_in_the_error",
-    "test_a_stopped_thread_s_files_go_whole_into_another_s_whatever_is_in_them",
-    "test_a_workspace_is_saved_or_replaced_by_one_at_a_time",
-    "test_all_that_an_engine_has_of_a_tenant_goes_at_once_and_nothing_of_others",
-    "test_an_engine_closed_with_its_sandboxes_kept_hands_them_to_the_next_process",
-    "test_an_image_that_is_not_there_is_named_in_the_error",
-    "test_concurrent_and_later_calls_have_the_same_sandbox",
-    "test_files_and_commands_see_the_same_workspace",
-    "test_files_that_do_not_come_to_their_end_never_look_as_if_they_were_all",
-    "test_one_that_is_idle_is_stopped_and_resumes_with_its_files_and_nothing_else",
-    "test_one_that_was_made_otherwise_is_replaced_and_leased_as_it_is_while_calls_are_in_progress",
-    "test_removing_a_thread_s_sandbox_ends_no_call_and_takes_what_is_stopped_too",
-    "test_the_one_that_was_used_longest_ago_makes_room_and_none_that_is_in_use",
-    "test_transitions_of_a_sandbox_are_reported_as_they_happen_with_the_reason",
-    "test_two_owners_have_nothing_in_common",
-    "test_what_ended_with_stops_is_reported_once_to_the_first_caller_however_late",
 }
 # Parameters: the other database, the kinds of credentials besides keys, the engines of the conformance suite besides
 # Docker, Kubernetes (whose channels go through TLS) and the local one.
@@ -156,5 +131,4 @@ def _is_full(item: pytest.Item) -> bool:
     )
     name = item.name.partition("[")[0]
     is_left_out = name in SAMPLED and params.isdisjoint(SAMPLED[name])
-    is_left_out |= file == CONFORMANCE and "kubernetes" in params and name not in ON_KUBERNETES
     return beyond or is_left_out or bool(params & _REPEATED) or item.name in LONG

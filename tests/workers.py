@@ -7,10 +7,7 @@ each test is a group of its own there, without an error. So each run checks at i
 
 from __future__ import annotations
 
-import contextlib
 import gc
-import importlib
-import warnings
 from collections import defaultdict
 from typing import Any
 
@@ -68,24 +65,6 @@ class Workers:
 
     def _split(self) -> list[str]:
         return sorted(group for group, workers in self._workers.items() if len(workers) > 1)
-
-
-@pytest.hookimpl(trylast=True)
-def pytest_sessionstart(session: pytest.Session) -> None:
-    """Import a share of the tests before the others do.
-
-    What nobody has compiled yet, of a fresh clone, is compiled once and not by each worker: that takes 15 s.
-    """
-    config = session.config
-    about: dict[str, Any] | None = getattr(config, "workerinput", None)
-    if about is None or config.args != ["tests"]:
-        return
-    files = sorted(file.relative_to(config.rootpath) for file in (config.rootpath / "tests").rglob("test_*.py"))
-    for file in files[int(about["workerid"].removeprefix("gw")) :: about["workercount"]]:
-        # One that fails is imported again when the tests are collected, and the failure reported.
-        with contextlib.suppress(Exception, pytest.skip.Exception), warnings.catch_warnings(action="error"):
-            if not file.is_relative_to("tests/frameworks"):
-                importlib.import_module(".".join(file.with_suffix("").parts))
 
 
 def pytest_collection_finish() -> None:

@@ -12,6 +12,7 @@ from gateway.e2b.egress_rules import ALL, rule_of
 from gateway.e2b.errors import NoCounterpart
 from gateway.e2b.requests import NetworkBody
 from gateway.errors import InvalidArgument
+from gateway.support.hosts import canonical_host
 from gateway.tenancy.tenants import Tenant
 
 _WHY = "the tenant's policy decides what sandboxes connect to (docs/network.md)"
@@ -50,11 +51,15 @@ def egress_of(tenant: Tenant, internet: bool | None, network: NetworkBody | None
 
 
 def _check_allowed(tenant: Tenant, host: str) -> None:
-    """Raise NoCounterpart for a host that the policy lets no sandbox connect to."""
+    """Raise NoCounterpart for a host that the policy lets no sandbox connect to, InvalidArgument for what is none."""
     policy = tenant.policy
     if not policy.connects:
         raise NoCounterpart(f"network.allowOut: {host[:256]}: the policy lets no sandbox connect; {_WHY}")
     if "/" in host or host.startswith("*"):
         return  # of many hosts the policy may allow some
-    if not policy.connects_to(host.lower()):
+    try:
+        allowed = policy.connects_to(canonical_host(host))
+    except ValueError as error:
+        raise InvalidArgument(f"network.allowOut: {host[:256]}: {error}") from None
+    if not allowed:
         raise NoCounterpart(f"network.allowOut: {host[:256]}: no rule of the policy lets one connect to it; {_WHY}")

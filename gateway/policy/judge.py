@@ -30,7 +30,7 @@ from gateway.policy.document import PolicyDocument, Rule
 from gateway.policy.fields import CONNECT, EXECUTE_PYTHON, FILE_TOOLS
 from gateway.policy.file_rules import file_rules_of
 from gateway.policy.globs import Budget, TooComplex, compile_glob, may_meet, tree_glob
-from gateway.policy.hosts import compile_host
+from gateway.policy.hosts import HostPattern, compile_host
 from gateway.policy.layers import ScopedRule, effective_document, scoped_in_both, scoped_rules
 from gateway.policy.parts import Part, cut, shown
 from gateway.policy.recent import Recent
@@ -132,16 +132,16 @@ class Policy:
         return [rule for rule in rules if tool in rule.tools and rule.effect != "deny" and rule.mode == "enforce"]
 
     @cached_property
-    def _request_rules(self) -> tuple[Rule, ...]:
+    def _hosts_of_requests(self) -> list[list[HostPattern] | None]:
+        """The hosts of each rule about requests, None for all."""
         rules = (placed.rule for placed in self._rules if CONNECT in placed.rule.tools)
-        return tuple(rule for rule in rules if not rule.all_given.isdisjoint(REQUESTS))
+        hosts = (rule.hosts for rule in rules if not rule.all_given.isdisjoint(REQUESTS))
+        return [None if named is None else [compile_host(one) for one in named] for named in hosts]
 
     def judges_requests(self, host: str | None = None, port: int = 0) -> bool:
         """Return whether a rule is about methods or paths, and may be about a canonical host if one is given."""
-        hosts = [rule.hosts for rule in self._request_rules]
-        return any(
-            host is None or to is None or any(compile_host(one).matches(host, port) for one in to) for to in hosts
-        )
+        hosts = self._hosts_of_requests
+        return any(host is None or to is None or any(one.matches(host, port) for one in to) for to in hosts)
 
     def names_address(self, address: str, port: int, facts: Facts | None = None) -> bool:
         """Return whether the operator allows this very address, or a network that it is in, and no rule denies it.

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tests.tiers import CONFORMANCE, CORE, INTEGRATION, LONG, ON_KUBERNETES
+from tests.tiers import CORE, INTEGRATION, LONG
 
 TESTS = Path(__file__).parents[1]
 
@@ -14,8 +14,3 @@ def test_the_integration_tests_that_every_change_must_pass_are_there() -> None:
 def test_the_long_tests_are_there() -> None:
     text = "".join(path.read_text(encoding="utf-8") for path in TESTS.rglob("test_*.py"))
     assert [name for name in LONG if f"def {name.partition('[')[0]}(" not in text] == []
-
-
-def test_the_tests_of_the_conformance_suite_that_run_on_kubernetes_are_there() -> None:
-    text = (TESTS.parent / CONFORMANCE).read_text(encoding="utf-8")
-    assert [name for name in ON_KUBERNETES if f"def {name}(" not in text] == []

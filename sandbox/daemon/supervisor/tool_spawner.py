@@ -38,6 +38,8 @@ from sandbox.daemon.supervisor.waiting_process import START_TOOL, WaitingProcess
 
 _DESCRIPTOR = struct.Struct("i")
 _PR_SET_NO_NEW_PRIVS = 38
+_IDLE_MS = 30_000
+"""How long a process waits: each set of file rules has a spawner, and all count against the sandbox's `pids`."""
 _REAP = 0
 _WAKES = 4096
 _REQUEST = struct.Struct("ii")  # kind and call, or _REAP and a pid
@@ -229,7 +231,11 @@ class _Children:
         self._poller.register(self._line.fileno(), select.POLLIN)
         self._prepare()
         while True:
-            for fd, _ in self._poller.poll():
+            ready = self._poller.poll(None if self._waiting is None else _IDLE_MS)
+            if not ready and self._waiting is not None:
+                self._waiting.end()
+                self._waiting = None
+            for fd, _ in ready:
                 if fd == wakeup:
                     drain(wakeup)
                     self._report_ends()

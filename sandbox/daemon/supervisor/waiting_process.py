@@ -14,7 +14,7 @@ from _posixsubprocess import fork_exec
 from array import array
 
 from sandbox.daemon.supervisor.control_wire import CALL_GID_BASE
-from sandbox.daemon.supervisor.launch import TOOL_UMASK, ToolIdentity
+from sandbox.daemon.supervisor.launch import TOOL_UMASK, ToolIdentity, error_number
 
 START_TOOL = os.fsencode(sys.prefix) + b"/bin/start_tool"
 
@@ -58,13 +58,20 @@ class WaitingProcess:
             os.close(writing)
 
     def take(self, order: bytes, fds: list[int]) -> tuple[int, int]:
-        """Give it its order; return what launch.start() returns, or raise OSError if it is gone."""
+        """Give it its order; return what launch.start() returns. OSError if it is gone, or could not be executed."""
         rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", fds))
         try:
             with self._line:
                 self._line.sendmsg([order], [rights], socket.MSG_DONTWAIT)
-        except OSError:
-            os.close(self._outcome)
-            os.waitpid(self._pid, 0)  # without its line it ends at once
+        except OSError as error:
+            if failure := self.end():
+                raise OSError(error_number(failure), "start_tool cannot be executed") from error
             raise
         return self._pid, self._outcome
+
+    def end(self) -> bytes:
+        """End it, and return why it could not be executed, if so."""
+        self._line.close()
+        os.waitpid(self._pid, 0)  # without its line it ends at once
+        with open(self._outcome, "rb") as outcome:
+            return outcome.read()

@@ -162,6 +162,14 @@ def test_the_process_that_waits_ends_with_its_tool_spawner(client: Client, sandb
     assert eventually(lambda: len(waiting(sandbox)) == 1, 20)
 
 
+def test_the_process_that_waits_ends_when_no_program_is_started_for_a_while(client: Client, sandbox: Sandbox) -> None:
+    assert client.output("echo before") == "before\n"
+    assert eventually(lambda: len(waiting(sandbox)) == 1, 20)
+    assert eventually(lambda: not waiting(sandbox), 60)
+    assert client.output("echo after") == "after\n"
+    assert eventually(lambda: len(waiting(sandbox)) == 1, 20)
+
+
 def test_starts_at_once_each_have_a_process_of_their_own(sandbox: Sandbox) -> None:
     clients = [sandbox.connect() for _ in range(24)]
     for number, client in enumerate(clients):
