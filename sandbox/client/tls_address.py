@@ -47,7 +47,13 @@ class TlsAddress:
         near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         task = asyncio.get_running_loop().create_task(relay(far, stream, hangup_cancels=True))
         self._relays.add(task)
-        task.add_done_callback(self._relays.discard)
+
+        def ended(_: asyncio.Task[None]) -> None:
+            self._relays.discard(task)
+            far.close()  # one that is cancelled before its first step closes neither
+            stream.connection.close()
+
+        task.add_done_callback(ended)
         return near
 
     def close(self) -> None:

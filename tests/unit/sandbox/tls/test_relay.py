@@ -202,6 +202,17 @@ async def test_a_cancelled_call_is_one_that_the_daemon_sees_hang_up_and_the_chan
             assert (await RemoteFS(channel).stat("/workspace/a")).type == "file"
 
 
+async def test_a_connection_that_is_cut_as_soon_as_it_is_open_ends_at_both_ends(tmp_path: Path) -> None:
+    async with relayed(tmp_path) as beside:
+        with closing(Raw(tmp_path)) as daemon:
+            near = await beside.address.open()
+            beside.address.cut()  # before its relay has done anything
+            with near, await daemon.accept() as far:
+                pair = Pair(near, far)
+                async with asyncio.timeout(10):
+                    assert (await pair.all_of(near), await pair.all_of(far)) == (b"", b"")
+
+
 async def test_an_idle_connection_that_was_cut_is_not_used_again(tmp_path: Path) -> None:
     async with relayed(tmp_path) as beside, fake_daemon(tmp_path, describe) as daemon:
         with closing(beside.channel()) as channel:
