@@ -200,6 +200,29 @@ async def test_a_gateway_objects_for_a_sandbox_that_it_has_never_used_and_reache
     assert await other.find(spec()) is not None
 
 
+async def test_a_gateway_that_closes_objects_to_nothing_any_more(
+    make_engine: MakeEngine, place: ClusterSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sandbox.engines.kubernetes.reachability._SPREAD_S", 0.0)
+    _, cut = await left_unreached(make_engine, Clock())
+    closing = make_engine()
+    await closing.prepare()
+    await cut.prepare()
+    parts = closing._parts
+    close = parts.pods.close
+
+    async def asked_meanwhile() -> None:
+        assert not await cut.remove_idle(None)
+        await until(lambda: any(known.record.unreached_s for known in parts.leases.items.values()))
+        await close()
+
+    monkeypatch.setattr(parts.pods, "close", asked_meanwhile)
+    await closing.close(keep_sandboxes=True)
+    assert not parts.later
+    assert record(place).unreached_s
+    assert parts.requests.host == "the cluster", "it is not connected any more"
+
+
 async def test_who_owns_a_sandbox_that_does_not_answer_can_remove_it(make_engine: MakeEngine) -> None:
     lost, later = make_engine(), make_engine()
     await lost.create(spec())

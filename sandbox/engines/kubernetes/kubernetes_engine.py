@@ -89,11 +89,12 @@ class KubernetesEngine:
             if not keep_sandboxes:
                 running = [id_ for id_, runs in (await self.owned()).items() if runs] if parts.leases.items else []
                 await asyncio.gather(*(self._endings.remove_for(sandbox_id, STOPPING) for sandbox_id in running))
-            await self._settled()
         except SandboxError as error:
             known = isinstance(error, EngineUnavailable)
             log.warning("sandboxes stay until the next start: %s", error, exc_info=not known)
         finally:
+            parts.lease_watchers.clear()  # nothing begins any more that would outlive the requests
+            await self._settled()
             parts.attached.close()
             await parts.pods.close()
             await parts.leases.close()
