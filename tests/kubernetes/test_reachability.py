@@ -200,6 +200,23 @@ async def test_a_gateway_objects_for_a_sandbox_that_it_has_never_used_and_reache
     assert await other.find(spec()) is not None
 
 
+async def test_a_sandbox_that_another_gateway_has_stopped_meanwhile_stays_stopped(
+    make_engine: MakeEngine, place: ClusterSite
+) -> None:
+    clock = Clock()
+    sandbox, later = await left_unreached(make_engine, clock)
+    await later.reconcile()
+    clock.ahead_s = ASKED_S + 1
+    assert [one.id for one in await later.reconcile()] == [sandbox.id]
+    other = make_engine()
+    assert (await other.create(spec())).id == sandbox.id
+    assert await other.stop_idle(sandbox.id)
+    assert not await later.stop_idle(sandbox.id), "as its idle timer does"
+    await later.remove(sandbox.id)
+    assert (record(place).state, record(place).sandbox) == ("stopped", sandbox.id)
+    assert (await other.create(spec())).id == sandbox.id
+
+
 async def test_a_gateway_that_closes_objects_to_nothing_any_more(
     make_engine: MakeEngine, place: ClusterSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -159,14 +159,14 @@ class Endings:
         await self.remove_for(sandbox_id, reason)
 
     async def remove_for(self, sandbox_id: str, reason: str) -> None:
-        """Remove a sandbox for this reason, whatever else is known of it, unless another process has it."""
+        """Remove a sandbox for this reason, unless another process has it, or it is stopped: that keeps its report."""
         one = self.parts.attached.by_id.get(sandbox_id)
         known = [known.owner for known in self.parts.leases.items.values() if known.record.sandbox == sandbox_id]
         owner = one.owner if one is not None else next(iter(known), None)
         if owner is None:
             return
         async with self.parts.gates.entered(owner) as gate:
-            if gate is None or gate.record.sandbox != sandbox_id:
+            if gate is None or gate.record.sandbox != sandbox_id or gate.record.state == "stopped":
                 self.parts.attached.let_go(sandbox_id)
             elif gate.record.state != "running" or await retired(self.parts, gate, attached=False, busy=True):
                 await self.parts.drop(gate, reason)
