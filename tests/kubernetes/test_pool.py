@@ -370,6 +370,22 @@ async def test_a_gateway_that_reaches_no_pods_removes_none_of_the_pool_and_one_t
     await until(lambda: broken.id not in pods(place))
 
 
+async def test_a_gateway_that_has_merely_adopted_a_sandbox_removes_what_is_left_of_the_pool(
+    make_engine: MakeEngine, place: ClusterSite
+) -> None:
+    maker, later = make_engine(), make_engine(clock=lambda: time.time() + 300)
+    await maker.create(spec())
+    left = await maker.pool.make_pooled(KIND)
+    await lose(maker)
+    await later.prepare()
+    real = later._parts.unclaimed
+    later._parts.unclaimed = lambda pod: replace(real(pod), port=1)  # type: ignore[method-assign]
+    assert len(await later.reconcile()) == 1
+    assert left.id in pods(place), "it reached none when it looked"
+    await later.reconcile()
+    await until(lambda: left.id not in pods(place))
+
+
 async def test_a_look_for_what_is_left_over_leaves_alone_what_its_own_process_makes_or_claims(
     make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

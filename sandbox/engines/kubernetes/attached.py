@@ -4,6 +4,7 @@ What other processes do with a sandbox its daemon knows (sandbox/client/presence
 mirror: a sandbox whose Pod ended, or whose node was lost, is lost here at once, whatever its connections say.
 """
 
+import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from sandbox.client.tls_address import TlsAddress
 from sandbox.engines.kubernetes.pods import Pod
 from sandbox.engines.kubernetes.records import Record
 from sandbox.engines.lifetime import Lifetime
-from sandbox.errors import DaemonLost
+from sandbox.errors import DaemonLost, SandboxError
 from sandbox.sandbox import LeftSandbox, Owner, SandboxSpec, owner_of
 from sandbox.v1 import channel_pb2 as pb
 
@@ -75,6 +76,15 @@ class Attached:
         """The sandbox, if it is used here and no process has retired it."""
         alive = self.sandbox is not None and self.sandbox.alive and not self.presence.retired
         return self.sandbox if alive else None
+
+    async def ping(self) -> bool:
+        """Return whether its daemon answers within a second, also before it is used."""
+        try:
+            async with asyncio.timeout(1.0):
+                await self.channel.hello(timeout_s=5.0)
+        except (SandboxError, TimeoutError):
+            return False
+        return True
 
     def lose(self, reason: str) -> None:
         self.channel.mark_lost(DaemonLost(f"the sandbox is lost: {reason}"))

@@ -382,8 +382,8 @@ class KubernetesPool:
 
     async def _reaches_pods(self) -> bool:
         """Return whether a Pod answers this process; else its own network may fail, and others have what it sees."""
-        used = (one.usable for one in self.parts.attached.by_id.values())
-        mine = [one for one in (*self.unclaimed.values(), *used) if one is not None]
+        attached = (one for one in self.parts.attached.by_id.values() if one.channel.lost is None)
+        mine: list[KubernetesPooled | Attached] = [*self.unclaimed.values(), *attached]
         return any(await asyncio.gather(*(one.ping() for one in mine[:_ASKED])))
 
     def _is_young(self, created_s: float) -> bool:
