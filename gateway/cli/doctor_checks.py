@@ -15,6 +15,7 @@ from gateway.cli.doctor_config import (
     common_findings,
     database_finding,
     directory_findings,
+    instance_of,
     is_migrated,
     kernel_findings,
     model_findings,
@@ -51,7 +52,8 @@ _IMAGES = {"airlock-sandbox": "the file system that tool code sees", _RUNTIME: "
 class Checks:
     """The checks and their findings; `config` is None unless a configuration was named and loads.
 
-    `remote` says that the engine is on another machine.
+    `instance` is that of the gateways of its database, None if none has served that. `remote` says that the engine is
+    on another machine.
     """
 
     slow: SlowWork
@@ -60,6 +62,7 @@ class Checks:
     config: Config | None = None
     tenants: Mapping[str, Tenant] = field(default_factory=dict)
     migrated: bool = False
+    instance: str | None = None
     remote: bool = False
     findings: list[Finding] = field(default_factory=list)
 
@@ -84,7 +87,7 @@ class Checks:
                 self.findings.append(Finding("engine", "warning", detail, "use `engine: docker` except in development"))
                 return
             if self.config.sandbox.engine == "kubernetes":
-                self.findings += await _cluster_findings(self.config, self.tenants, self.slow)
+                self.findings += await _cluster_findings(self.config, self.tenants, self.slow, self.instance)
                 return
             if self.config.sandbox.engine_url is not None:
                 self.engine_url, self.named_in = self.config.sandbox.engine_url, f"sandbox.engine_url of {path}"
@@ -109,6 +112,7 @@ class Checks:
         try:
             self.tenants, drifted = await policies_in_force(self.config, self.tenants, migrated=self.migrated)
             self.findings += drifted
+            self.instance = await instance_of(self.config) if self.migrated else None
         except (AirlockError, OSError) as error:
             detail = "unknown; the next checks use the files"
             self.findings.append(Finding("policies in force", "failed", detail, str(error)))
@@ -177,14 +181,16 @@ class Checks:
                 self.findings.append(finding)
 
 
-async def _cluster_findings(config: Config, tenants: Mapping[str, Tenant], slow: SlowWork) -> Sequence[Finding]:
+async def _cluster_findings(
+    config: Config, tenants: Mapping[str, Tenant], slow: SlowWork, instance: str | None
+) -> Sequence[Finding]:
     try:
         # Loaded on demand: its client is an extra of the distribution.
         from gateway.cli.doctor_cluster import ClusterChecks
     except ModuleNotFoundError as error:
         detail = f"sandbox.engine: kubernetes needs the package {error.name}"
         return [Finding("cluster", "failed", detail, "install `airlock-agent-gateway[kubernetes]`")]
-    return [*await ClusterChecks(config, tenants, slow).run(), *await common_findings(config, tenants)]
+    return [*await ClusterChecks(config, tenants, slow, instance).run(), *await common_findings(config, tenants)]
 
 
 def _channel_root(config: Config | None) -> Path | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from email.utils import parsedate_to_datetime
 
 from gateway.cli.finding import Finding
@@ -21,11 +21,13 @@ from sandbox.engines.kubernetes.boot import Inspection
 from sandbox.engines.kubernetes.copied_volumes import snapshot_classes
 from sandbox.engines.kubernetes.image_probe import missing_images
 from sandbox.engines.kubernetes.kubernetes_requests import KubernetesRequests
+from sandbox.engines.kubernetes.manifests import Site
 from sandbox.engines.kubernetes.network_probe import SETTLE_S, Reached, Target, probe
 from sandbox.engines.kubernetes.preflight import Preflight
+from sandbox.engines.kubernetes.recorded_mode import as_recorded
 from sandbox.engines.kubernetes.resources import STORAGE_CLASSES
 from sandbox.engines.kubernetes.trial import OWNER, Trial, trial
-from sandbox.errors import EngineFull, EngineUnavailable, RuntimeMissing, SandboxError
+from sandbox.errors import EngineFull, EngineUnavailable, RuntimeMissing, SandboxError, SandboxUnavailable
 from sandbox.file_rules import FILE_RULES_LANDLOCK_VERSION
 from sandbox.sandbox import Sandbox, SandboxSpec
 
@@ -47,20 +49,24 @@ _CLOSED_BY = {
 
 @dataclass
 class ClusterChecks:
-    """The checks of the cluster that a configuration names, and their findings."""
+    """The checks of the cluster that a configuration names, and their findings.
+
+    `instance` is that of the gateways of the database, None if none has served that.
+    """
 
     config: Config
     tenants: Mapping[str, Tenant]
     slow: SlowWork
+    instance: str | None = None
     settle_s: float = SETTLE_S
     findings: list[Finding] = field(default_factory=list)
 
     async def run(self) -> Sequence[Finding]:
         requests = requests_of(self.config)
-        preflight = Preflight(requests, site_of(self.config, "doctor"))
         try:
             self.slow.at("the Kubernetes cluster")
             await self._check_api(requests)
+            preflight = Preflight(requests, await self._site(requests))
             sandboxes = await self._check_agents(preflight)
             if await self._check_account(preflight, sandboxes=sandboxes):
                 by_hand = await self._check_storage(preflight)
@@ -78,6 +84,13 @@ class ClusterChecks:
 
     def _add(self, what: str, ok: bool, detail: str, fix: str = "", *, warn: bool = False) -> None:
         self.findings.append(Finding.of(what, ok, detail, fix, "warning" if warn else "failed"))
+
+    async def _site(self, requests: KubernetesRequests) -> Site:
+        """Return where the gateways make sandboxes, in the mode that they have recorded, for another instance."""
+        site = site_of(self.config, self.instance or "doctor")
+        with contextlib.suppress(SandboxUnavailable):  # a permission that is missing is a finding of its own
+            site = await as_recorded(requests, site)
+        return replace(site, instance="doctor")
 
     async def _check_api(self, requests: KubernetesRequests) -> None:
         version, date = await requests.about("/version")

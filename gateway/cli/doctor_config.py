@@ -101,6 +101,12 @@ def _revision(url: str) -> Revision | None:
     return None if file is not None and not file.exists() else revision_of(url)
 
 
+async def instance_of(config: Config) -> str | None:
+    """Return the instance id of a database, None if no gateway has ever served it. The database must be migrated."""
+    async with local_database(config, as_it_is=True) as database:
+        return await value_of(database, INSTANCE)
+
+
 async def directory_findings(config: Config, engine: str, requests: DockerRequests) -> list[Finding]:
     """Return what a start would refuse, and change nothing; `engine` is an id. The database must be migrated.
 

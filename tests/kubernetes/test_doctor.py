@@ -17,13 +17,19 @@ from pathlib import Path
 import pytest
 import trustme
 
+from gateway.cli.database import local_database
+from gateway.cli.doctor_checks import Checks
 from gateway.cli.doctor_cluster import ClusterChecks
 from gateway.cli.finding import Finding
 from gateway.cli.terminal import SlowWork
+from gateway.composition.kubernetes import requests_of, site_of
 from gateway.config.config import Config
+from gateway.serving.directory_locks import INSTANCE
+from gateway.storage.database import agreed
 from gateway.tenancy.tenants import load_tenants
 from sandbox.engines.kubernetes.boot import Inspection
 from sandbox.engines.kubernetes.network_probe import SETTLE_S
+from sandbox.engines.kubernetes.recorded_mode import uses_sandboxes
 from sandbox.engines.kubernetes.resources import GATEWAY_VERBS, LEASES, PODS, SNAPSHOT_VERBS, VERBS
 from sandbox.engines.kubernetes.trial import OWNER
 from tests.conformance.kubernetes_engines import (
@@ -339,6 +345,29 @@ async def test_agent_sandbox_of_another_version_is_named(home: Home, place: Clus
     assert (found.state, found.detail) == ("failed", "not served as mode auto needs it")
     assert "serves agents.x-k8s.io/v1alpha1 alone" in found.fix
     assert "install agent-sandbox 1.0 or later" in found.fix
+
+
+async def test_it_checks_what_the_gateways_have_recorded_whatever_the_cluster_serves_since(
+    home: Home, place: ClusterSite
+) -> None:
+    place.serve_in(home, mode="auto")
+    config = Config.load(home.config)
+    async with local_database(config, create=True) as database:
+        instance = await agreed(database, INSTANCE, offered=f"gw_{'0' * 24}")
+    requests = requests_of(config)
+    try:
+        assert not await uses_sandboxes(requests, site_of(config, instance))
+    finally:
+        await requests.close()
+    place.grant({**VERBS, PODS: VERBS[PODS] - {"create"}})  # nothing is tried out
+    checks = Checks(SlowWork("checking"), None)
+    place.cluster.api.outdated[kinds.AGENTS] = "v1alpha1"
+    try:
+        await checks.run(home.config)
+    finally:
+        place.cluster.api.outdated.clear()
+    (found,) = [one for one in checks.findings if one.what == "agent-sandbox"]
+    assert (found.state, found.detail) == ("ok", "sandboxes are plain Pods")
 
 
 # --- what is left ---

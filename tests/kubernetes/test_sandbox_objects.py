@@ -388,6 +388,30 @@ async def test_all_that_an_instance_has_is_found_and_removed_and_nothing_of_anot
         await other.close()
 
 
+async def test_what_an_installation_of_pods_has_is_removed_whatever_the_cluster_serves_since(
+    make_engine: MakeEngine, place: ClusterSite
+) -> None:
+    api = place.cluster.api
+    api.withheld.add(kinds.AGENTS)
+    try:
+        killed = make_engine(mode="auto")
+        await killed.create(spec())
+        await lose(killed)
+        place.cluster.grant(place.keys_namespace, ACCOUNT, rules(REMOVAL_VERBS), everywhere=True)
+        api.withheld.clear()
+        api.outdated[kinds.AGENTS] = "v1alpha1"
+        requests = KubernetesRequests(place.kubeconfig)
+        try:
+            remains = Remains(requests, place.site())
+            assert await remains.removed(await remains.found()) == []
+            assert await remains.found() == [], "nor does it need the record of the mode"
+        finally:
+            await requests.close()
+    finally:
+        api.withheld.clear()
+        api.outdated.clear()
+
+
 # --- which mode it is ---
 
 

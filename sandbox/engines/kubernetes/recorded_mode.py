@@ -28,11 +28,9 @@ _ATTEMPTS = 8
 async def uses_sandboxes(requests: KubernetesRequests, site: Site) -> bool:
     """Return what Preflight.uses_sandboxes() does, and for "auto" the same in all processes of an instance."""
     for _ in range(_ATTEMPTS):
-        found = await requests.get(LEASES, site.namespace, site.name(_KIND))
-        said = None if found is None else (found["metadata"].get("annotations") or {}).get(_MODE)
-        recorded: Mode | None = said if said in get_args(Mode) else None
+        found, recorded = await _recorded(requests, site)
         if site.mode == "auto" and recorded is not None:
-            return await _as_recorded(requests, site, recorded)
+            return await _in_mode(requests, site, recorded)
         sandboxes = await Preflight(requests, site).uses_sandboxes()
         mode: Mode = "agent-sandbox" if sandboxes else "pods"
         if recorded == mode or (found is None and site.mode != "auto"):
@@ -44,7 +42,22 @@ async def uses_sandboxes(requests: KubernetesRequests, site: Site) -> bool:
     raise SandboxUnavailable(f"Lease {site.name(_KIND)} in namespace {site.namespace!r} changes too often: try again")
 
 
-async def _as_recorded(requests: KubernetesRequests, site: Site, recorded: Mode) -> bool:
+async def as_recorded(requests: KubernetesRequests, site: Site) -> Site:
+    """Return a site with the mode of its gateways in place of "auto", where one is recorded; record nothing."""
+    if site.mode != "auto":
+        return site
+    _, recorded = await _recorded(requests, site)
+    return replace(site, mode=recorded or site.mode)
+
+
+async def _recorded(requests: KubernetesRequests, site: Site) -> tuple[Made | None, Mode | None]:
+    """Return the Lease of the mode, if there is one, and what it says, if that is a mode."""
+    found = await requests.get(LEASES, site.namespace, site.name(_KIND))
+    said = None if found is None else (found["metadata"].get("annotations") or {}).get(_MODE)
+    return found, said if said in get_args(Mode) else None
+
+
+async def _in_mode(requests: KubernetesRequests, site: Site, recorded: Mode) -> bool:
     preflight = Preflight(requests, replace(site, mode=recorded))
     where = f"Lease {site.name(_KIND)} in namespace {site.namespace!r}"
     if recorded == "agent-sandbox":

@@ -7,11 +7,12 @@ gateway that was overlooked would make others, and lose its sandboxes.
 import asyncio
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sandbox.engines.kubernetes.kubernetes_requests import KubernetesRequests
 from sandbox.engines.kubernetes.manifests import INSTANCE, TENANT, Site
 from sandbox.engines.kubernetes.preflight import Preflight
+from sandbox.engines.kubernetes.recorded_mode import as_recorded
 from sandbox.engines.kubernetes.resources import (
     CLAIMS,
     LEASES,
@@ -55,8 +56,8 @@ class Remains:
     async def found(self) -> Sequence[Remaining]:
         """Return what there is, in the order in which it is to be removed; raises SandboxError."""
         site, per_tenant = self.site, self.site.namespace_per_tenant
-        preflight = Preflight(self.requests, site)
-        sandboxes = (SANDBOXES,) if await preflight.uses_sandboxes() else ()
+        preflight = Preflight(self.requests, await as_recorded(self.requests, site))
+        sandboxes = (SANDBOXES,) if await self._has_sandboxes(preflight) else ()
         # Also where no class is configured any more.
         copies = (
             (VOLUME_SNAPSHOTS,) if VOLUME_SNAPSHOTS.version in await preflight.served(VOLUME_SNAPSHOTS.group) else ()
@@ -79,17 +80,25 @@ class Remains:
     async def removed(self, found: Sequence[Remaining]) -> Sequence[str]:
         """Remove what was found, and wait until it is gone; return what is left, with reasons."""
         left = []
+        # What is removed has the record of the mode.
+        then = replace(self, site=await as_recorded(self.requests, self.site))
         for one in found:
             try:
                 await self.requests.delete(one.resource, one.namespace, one.name)
             except SandboxError as error:
                 left.append(f"{one}: {error}")
         deadline_s = time.monotonic() + _GONE_S
-        while not left and (going := await self.found()):
+        while not left and (going := await then.found()):
             if time.monotonic() > deadline_s:
                 return [f"{one}: the cluster is still removing it" for one in going]
             await asyncio.sleep(_POLL_S)
         return left
+
+    async def _has_sandboxes(self, preflight: Preflight) -> bool:
+        """Return whether Sandboxes may be among it. An attempt that failed may have removed the record of the mode."""
+        if preflight.site.mode == "auto":
+            return SANDBOXES.version in await preflight.served(SANDBOXES.group)
+        return await preflight.uses_sandboxes()
 
     async def _listed(self, resource: Resource, namespace: str) -> list[tuple[Resource, Made]]:
         found, _ = await self.requests.list(resource, namespace, self.site.selector())
