@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import warnings
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -11,6 +14,8 @@ import pytest
 from kubernetes_asyncio import watch
 from kubernetes_asyncio.client import ApiClient, ApiException, CoreV1Api
 
+from sandbox.engines.kubernetes.kubernetes_requests import KubernetesRequests
+from sandbox.engines.kubernetes.resources import LEASES
 from tests.kubernetes.calls import config_map, pod, refusal
 from tests.kubernetes.cluster import Cluster
 from tests.kubernetes.faults import Fault
@@ -139,3 +144,24 @@ class TestFaults:
             async for event in _events(core, space, version):
                 seen += [event["object"].metadata.name]
         assert seen == ["a"]
+
+
+def test_of_watches_that_are_left_no_connection_stays(cluster: Cluster, tmp_path: Path) -> None:
+    kubeconfig = cluster.write_kubeconfig(tmp_path / "config")
+
+    async def left() -> None:
+        requests = KubernetesRequests(kubeconfig)
+        version = (await requests.list(LEASES, "default", ""))[1]
+        watches = [asyncio.create_task(anext(requests.watch(LEASES, "default", "", version))) for _ in range(8)]
+        await asyncio.sleep(0.3)
+        assert not any(each.done() for each in watches)
+        for each in watches:
+            each.cancel()
+        await asyncio.wait(watches)
+        await requests.close()
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        asyncio.run(left())
+        gc.collect()
+    assert [str(one.message) for one in caught] == []

@@ -1,7 +1,8 @@
 """Answers of the API, bounded as they are read."""
 
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import aiohttp
@@ -29,6 +30,19 @@ async def whole(response: aiohttp.ClientResponse) -> bytes:
         if len(data) > _ANSWER_LIMIT_BYTES:
             raise ValueError(f"an answer of more than {_ANSWER_LIMIT_BYTES:,} bytes")
     return bytes(data)
+
+
+@contextmanager
+def cut_off(response: aiohttp.ClientResponse) -> Iterator[None]:
+    """End the connection at once if the answer is left before its end.
+
+    aiohttp would end it as TLS does, with an answer of the other side, for which nobody waits who closes the session.
+    """
+    try:
+        yield
+    finally:
+        if response.connection is not None and response.connection.transport is not None:
+            response.connection.transport.abort()
 
 
 async def lines(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:

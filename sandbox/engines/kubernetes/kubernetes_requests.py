@@ -16,7 +16,7 @@ import aiohttp
 from kubernetes_asyncio import client, config
 from kubernetes_asyncio.config.config_exception import ConfigException
 
-from sandbox.engines.kubernetes.answers import lines, status_of, whole
+from sandbox.engines.kubernetes.answers import cut_off, lines, status_of, whole
 from sandbox.engines.kubernetes.refusals import forbidden, unconfigured, unreachable
 from sandbox.engines.kubernetes.resources import ASKED, Made, Resource
 from sandbox.errors import EngineUnavailable, SandboxUnavailable
@@ -147,14 +147,15 @@ class KubernetesRequests:
         try:
             response = await self._send("watch", resource.path(namespace), "GET", query, None, timeout)
             async with response:
-                if response.status != 200:
-                    raise self._refusal("watch", resource, namespace, response.status, await whole(response), "")
-                async for line in lines(response):
-                    event = json.loads(line)
-                    kind, made = str(event["type"]), event["object"]
-                    if kind == "ERROR":
-                        raise self._refusal("watch", resource, namespace, int(made.get("code", 500)), line, made)
-                    yield kind, made
+                with cut_off(response):
+                    if response.status != 200:
+                        raise self._refusal("watch", resource, namespace, response.status, await whole(response), "")
+                    async for line in lines(response):
+                        event = json.loads(line)
+                        kind, made = str(event["type"]), event["object"]
+                        if kind == "ERROR":
+                            raise self._refusal("watch", resource, namespace, int(made.get("code", 500)), line, made)
+                        yield kind, made
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             raise EngineUnavailable(f"the watch of {resource.plural} broke: {error or type(error).__name__}") from error
         except _Passing as passing:
