@@ -36,7 +36,7 @@ async def whole(response: aiohttp.ClientResponse) -> bytes:
 def cut_off(response: aiohttp.ClientResponse) -> Iterator[None]:
     """End the connection at once if the answer is left before its end.
 
-    aiohttp would end it as TLS does, with an answer of the other side, for which nobody waits who closes the session.
+    aiohttp would end it as TLS does, with an answer of the other side; a session that is closed does not wait for that.
     """
     try:
         yield
