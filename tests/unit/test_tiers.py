@@ -2,13 +2,14 @@
 
 from pathlib import Path
 
-from tests.tiers import CORE, INTEGRATION, LONG
+from tests.tiers import BEYOND, CORE, INTEGRATION, LONG
 
 TESTS = Path(__file__).parents[1]
 
 
-def test_the_integration_tests_that_every_change_must_pass_are_there() -> None:
-    assert [name for name in CORE if not (TESTS.parent / INTEGRATION / name).is_file()] == []
+def test_the_files_are_there() -> None:
+    files = [*(INTEGRATION + name for name in CORE), *BEYOND]
+    assert [name for name in files if not (TESTS.parent / name).is_file()] == []
 
 
 def test_the_long_tests_are_there() -> None:
