@@ -2,10 +2,10 @@
  *
  *     start_tool UID GID GROUP_BASE
  *
- * The tool spawner starts it ahead (sandbox/daemon/supervisor/launch.py). Standard input is its end of a SOCK_SEQPACKET
- * pair, from which one order comes as the spawner got it: kind and call, then the program, or none if that is in a file,
- * the first descriptor (control_wire.py). Standard output is a pipe for the outcome: nothing once the program is
- * executed, else "OSError:ERRNO:", as CPython's fork_exec writes it.
+ * The tool spawner starts it ahead (sandbox/daemon/supervisor/waiting_process.py). Standard input is its end of a
+ * SOCK_SEQPACKET pair, from which one order comes as the spawner got it: kind and call, then the program, or none if
+ * that is in a file, the first descriptor (control_wire.py). Standard output is a pipe for the outcome: nothing once the
+ * program is executed, else "OSError:ERRNO:", as CPython's fork_exec writes it.
  *
  * It waits as root, as the tool spawner does, so that tool code can neither signal nor trace it, nor open its files in
  * /proc. It becomes the tool user with the order, right before the exec. What it holds until then is its two ends.
