@@ -40,8 +40,8 @@ check: ## Check format, lint, types, imports, protos, stubs and reference; needs
 	@deploy/venv
 	@deploy/check
 
-bench: ## Measure the loop, and the gateway next to docker exec, SWE-ReX and bare gRPC
-	@deploy/setup -- .venv/bin/python -m tests.bench
+bench: ## Measure the loop, and the gateway next to docker exec, SWE-ReX and bare gRPC; BENCH="service budget" for less
+	@deploy/setup -- .venv/bin/python -m tests.bench $(BENCH)
 
 soak: ## Load the gateway with twice its capacity for 30 minutes; SOAK="--minutes 5" for less
 	@deploy/setup -- .venv/bin/python -m tests.bench.soak $(SOAK)

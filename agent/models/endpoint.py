@@ -6,8 +6,10 @@ agent.models.bounded_http, because the library buffers without a limit and loses
 
 import asyncio
 import base64
+import functools
 import os
 import re
+import ssl
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
@@ -56,6 +58,8 @@ class Endpoint:
         keyless = not api_key and "authorization" not in {name.lower() for name in connection.headers}
         # The library takes no client without a key, but a request without one.
         self._headers = {"Authorization": openai.omit} if keyless else {}
+        # A proxy cannot reach this machine's loopback, and must not see requests to it.
+        trust_env = not _on_loopback(parts.hostname or "")
         self._client = openai.AsyncOpenAI(
             api_key=api_key or "none",
             base_url=urlunsplit(parts._replace(query="", fragment="")) if base_url else None,
@@ -63,10 +67,9 @@ class Endpoint:
             default_headers=connection.headers,
             max_retries=0,  # ErrorPolicy retries
             http_client=BoundedClient(
-                verify=connection.tls() or True,
+                verify=connection.tls() or _usual_tls(trust_env),
                 proxy=connection.proxy,
-                # A proxy cannot reach this machine's loopback, and must not see requests to it.
-                trust_env=not _on_loopback(parts.hostname or ""),
+                trust_env=trust_env,
             ),
         )
         shown = urlsplit(str(self._client.base_url))  # without credentials
@@ -182,3 +185,9 @@ def _secrets_in(base_url: str | None, connection: Connection) -> Iterator[str]:
 
 def _on_loopback(host: str) -> bool:
     return host in ("localhost", "::1") or host.startswith("127.")
+
+
+@functools.cache
+def _usual_tls(trust_env: bool) -> ssl.SSLContext:
+    # One for all clients: reading a system's certificates takes tens of ms and almost a MiB.
+    return httpx2.create_ssl_context(trust_env=trust_env)

@@ -1,5 +1,7 @@
 """`make bench`: each module measures one thing and says beside what; the tables come as they are ready.
 
+`make bench BENCH="service budget"` runs these alone.
+
 policy_decisions what a decision among 1,000 rules costs, beside a plain judge that goes through them one by one
 step_overhead    what a step of the loop costs besides model and tool, in time and in bytes written
 service          calls through the whole gateway, beside `docker exec`, SWE-ReX and bare gRPC; needs a Docker engine
@@ -25,6 +27,8 @@ mcp_calls        a tool call by MCP, beside the same call by gRPC
 from __future__ import annotations
 
 import asyncio
+import sys
+from collections.abc import Sequence
 
 from rich.console import Console
 
@@ -51,7 +55,7 @@ from tests.bench import (
     telemetry_cost,
 )
 
-_MODULES = (
+_ALL = (
     policy_decisions,
     step_overhead,
     service,
@@ -73,15 +77,18 @@ _MODULES = (
     heavy_tenant,
     mcp_calls,
 )
+_MODULES = {module.__name__.rpartition(".")[2]: module for module in _ALL}
 
 
-async def _bench() -> None:
+async def _bench(names: Sequence[str]) -> None:
     console = Console(width=110)
-    for module in _MODULES:
-        for table in await module.tables():
+    for name in names:
+        for table in await _MODULES[name].tables():
             console.print(table)
             console.print()
 
 
 if __name__ == "__main__":
-    asyncio.run(_bench())
+    if unknown := [name for name in sys.argv[1:] if name not in _MODULES]:
+        sys.exit(f"no benchmark is called {', '.join(unknown)}; there are {', '.join(_MODULES)}")
+    asyncio.run(_bench(sys.argv[1:] or list(_MODULES)))

@@ -190,6 +190,21 @@ def test_a_file_that_cannot_be_used_is_named(setting: str, content: str | None, 
         OpenAIModel("m", base_url="https://x.example/v1", connection=Connection(**{setting: str(path)}))
 
 
+async def test_models_share_the_systems_certificates(monkeypatch: pytest.MonkeyPatch) -> None:
+    reads, paths = [], ssl.get_default_verify_paths()
+
+    def read() -> ssl.DefaultVerifyPaths:
+        reads.append(paths)
+        return paths
+
+    for name in ("SSL_CERT_FILE", "SSL_CERT_DIR"):  # with these, the system's paths are not looked up
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(ssl, "get_default_verify_paths", read)
+    for _ in range(3):
+        await OpenAIModel("m", base_url="https://models.test/v1", api_key="k").close()
+    assert len(reads) <= 1
+
+
 # --- proxies and times ---
 
 
