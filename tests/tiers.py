@@ -61,8 +61,8 @@ _REPEATED = {
 BEYOND = (
     # What inspect-ai's own suite asks of the adapter, which repeats the conformance suite over the wire.
     "tests/conformance/test_inspect_self_check.py",
-    # On the cluster for tests, where the conformance suite runs whole in both tiers: what an operator's commands find,
-    # what few installations use, and what gateways leave of each other's when they race or lose their network.
+    # On the cluster for tests, where the conformance suite runs in both tiers: what an operator's commands find, what
+    # few installations use, and what gateways leave of each other's when they race or lose their network.
     "tests/kubernetes/test_doctor.py",
     "tests/kubernetes/test_namespaces.py",
     "tests/kubernetes/test_pool.py",
