@@ -17,7 +17,8 @@ from hypothesis import settings  # noqa: E402 - after the environment is as grpc
 
 import tests.examples  # noqa: E402, F401 - registers the profiles
 
-pytest_plugins = ["tests.postgres", "tests.report", "tests.tiers", "tests.workers"]
+# A plugin before those that import it: pytest rewrites its assertions only if it is imported as a plugin.
+pytest_plugins = ["tests.postgres", "tests.tiers", "tests.report", "tests.workers"]
 
 collect_ignore = ["frameworks"]  # run by the pythons of their own environments: `deploy/run-tests frameworks`
 

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from tests.tiers import left_out_files
+
 _SHOWN = 25
 _LEVELS = 3
 _LEFT_OUT = "airlock_left_out"
@@ -40,8 +42,10 @@ class Report:
         terminalreporter.section("time by folder, of all workers together")
         for folder, seconds in self._by_folder.most_common(_SHOWN):
             terminalreporter.write_line(f"{seconds:8.1f}s {folder}")
-        if self._left_out:
-            terminalreporter.write_line(f"{self._left_out} tests were left out; `make test-all` runs every test")
+        files = len(left_out_files(terminalreporter.config))
+        if self._left_out or files:
+            left_out = f"{self._left_out} tests and {files} files were left out"
+            terminalreporter.write_line(f"{left_out}; `make test-all` runs every test")
 
 
 class _WorkerReport:

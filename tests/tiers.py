@@ -7,6 +7,9 @@ Files that need an engine or processes come first: the short unit tests fill up 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
+
 import pytest
 
 # Long tests: a shorter one beside each looks at the same, or it repeats one with another seed or shell.
@@ -45,7 +48,7 @@ SAMPLED = {
     "test_the_worst_line_of_a_program_is_read_at_a_small_multiple_of_parsing_one": {"cat"},
 }
 # Parameters: the other database, the kinds of credentials besides keys, the engines of the conformance suite besides
-# Docker, Kubernetes (whose channels go through TLS) and the local one.
+# Docker and the local one.
 _REPEATED = {
     "postgresql",
     "certificates",
@@ -54,6 +57,7 @@ _REPEATED = {
     "docker-remote",
     "memory-around",
     "memory-tls",
+    "kubernetes",
     "kubernetes-agent-sandbox",
     "kubernetes-around",
     "kubernetes-tenants",
@@ -61,8 +65,9 @@ _REPEATED = {
 BEYOND = (
     # What inspect-ai's own suite asks of the adapter, which repeats the conformance suite over the wire.
     "tests/conformance/test_inspect_self_check.py",
-    # On the cluster for tests, where the conformance suite runs in both tiers: what an operator's commands find, what
-    # few installations use, and what gateways leave of each other's when they race or lose their network.
+    # On the cluster for tests, where test_sandboxes.py and test_sandbox_volumes.py run in both tiers: what commands of
+    # operators find, what few installations use, and what gateways leave of each other's when they race or lose their
+    # network.
     "tests/kubernetes/test_doctor.py",
     "tests/kubernetes/test_namespaces.py",
     "tests/kubernetes/test_pool.py",
@@ -111,6 +116,21 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "full: only `make test-all` runs it")
 
 
+def left_out_files(config: pytest.Config) -> Sequence[Path]:
+    """Return the files that this run leaves out whole, so does not even import."""
+    return [path for path in config.rootpath.joinpath("tests").rglob("test_*.py") if _is_left_out(path, config)]
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out whole files: importing some of them takes seconds."""
+    return _is_left_out(collection_path, config) or None
+
+
+def _is_left_out(path: Path, config: pytest.Config) -> bool:
+    file = path.relative_to(config.rootpath).as_posix()
+    return config.option.markexpr == "not full" and path.name.startswith("test_") and _is_beyond(file)
+
+
 @pytest.hookimpl(tryfirst=True)  # before pytest reads the markers
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what only `make test-all` runs, and put the slow files first."""
@@ -123,12 +143,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def _is_full(item: pytest.Item) -> bool:
     spec = getattr(item, "callspec", None)
     params = set() if spec is None else {one for one in spec.params.values() if isinstance(one, str)}
-    file = item.nodeid.partition("::")[0]
-    beyond = (
-        file in BEYOND
-        or file.startswith(MODELS)
-        or (file.startswith(INTEGRATION) and file.removeprefix(INTEGRATION) not in CORE)
-    )
     name = item.name.partition("[")[0]
-    is_left_out = name in SAMPLED and params.isdisjoint(SAMPLED[name])
-    return beyond or is_left_out or bool(params & _REPEATED) or item.name in LONG
+    is_sampled = name in SAMPLED and params.isdisjoint(SAMPLED[name])
+    is_beyond = _is_beyond(item.nodeid.partition("::")[0])
+    return is_beyond or is_sampled or bool(params & _REPEATED) or item.name in LONG
+
+
+def _is_beyond(file: str) -> bool:
+    is_minor = file.startswith(INTEGRATION) and file.removeprefix(INTEGRATION) not in CORE
+    return file in BEYOND or file.startswith(MODELS) or is_minor

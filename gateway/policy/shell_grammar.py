@@ -281,7 +281,7 @@ class LineReader(ShellText):
                 continue
             word, span = self._word()
             # time is a keyword to some shells and a program to others
-            if not words or [before.text for before in words] == ["time"]:
+            if not words or (len(words) == 1 and words[0].text == "time"):
                 check_program(word)
             words.append(word)
             spans.append(span)

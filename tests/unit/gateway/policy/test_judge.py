@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -16,6 +16,8 @@ from gateway.policy import STARTER_POLICY, Policy, PolicyDocument, load_policy
 from gateway.policy.decision import Match
 from gateway.policy.parts import read_programs
 from gateway.policy.programs.call import LIMIT_USES
+from gateway.policy.shell import parse_line
+from tests.cpu_time import costs_at_most
 from tests.examples import examples
 
 
@@ -416,12 +418,6 @@ def test_a_decision_among_a_thousand_rules_costs_far_less_than_a_hundred_times_o
         assert many_s < 30 * few_s
 
 
-def _cpu_s(work: Callable[[], object]) -> float:
-    started = time.process_time()
-    work()
-    return time.process_time() - started
-
-
 def _median_s(judge: Policy, tool: str, arguments: Mapping[str, object]) -> float:
     # The processor's time of this thread: what else runs on the machine is not in it.
     taken_s = []
@@ -479,9 +475,7 @@ def test_a_long_line_of_globs_against_many_denies_is_refused_in_time(count: int,
     line = "cat " + " ".join(f"src{number}/*.p{number}?" for number in range(globs))
     assert abs(len(line) - line_bytes) < 500
     assert verdict(judge, line) == ("deny", "too-complex" if globs < LIMIT_USES else "opaque")
-    # Beside reading the line, which takes as long without rules.
-    read_s = min(_cpu_s(lambda: read_programs(line)) for _ in range(3))
-    assert min(_cpu_s(lambda: judge.judge("execute", {"command": line})) for _ in range(3)) < 2 * read_s + 0.05
+    assert costs_at_most(10, lambda: judge.judge("execute", {"command": line}), beside=lambda: read_programs(line))
     assert verdict(judge, "cat *.py a/* b/*.[ch]")[0] == "allow"
 
 
@@ -522,7 +516,7 @@ def test_many_files_against_many_globs_of_their_directory_are_refused_in_time() 
     judge = policy({"argv": [["rm"]]}, FILES, *rules)
     line = "rm -r " + " ".join(f"d{number}" for number in range(900))
     assert verdict(judge, line) == ("deny", "too-complex")
-    assert _cpu_s(lambda: judge.judge("execute", {"command": line})) < 1
+    assert costs_at_most(40, lambda: judge.judge("execute", {"command": line}), beside=lambda: read_programs(line))
     assert verdict(judge, "rm f1a2") == ("allow", "rule-0")
 
 
@@ -530,5 +524,5 @@ def test_many_global_options_of_git_are_refused_in_time() -> None:
     judge = policy({"argv": [["git", "status"]]}, FILES)
     line = f"git {'-C a ' * 1_400} status"
     assert verdict(judge, line)[0] == "deny"
-    assert _cpu_s(lambda: judge.judge("execute", {"command": line})) < 0.5
+    assert costs_at_most(5, lambda: judge.judge("execute", {"command": line}), beside=lambda: parse_line(line))
     assert verdict(judge, "git -C a -C b --no-pager status")[0] == "allow"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import time
 from collections.abc import Callable
 
 import pytest
@@ -15,10 +14,11 @@ from gateway.policy.shell import LIMIT_BYTES, parse_line
 from gateway.policy.shell_builtins import LIMIT_DIRECTORIES
 from gateway.policy.shell_line import Directories, SimpleCommand
 from gateway.policy.words import Word
+from tests.cpu_time import cpu_s
 from tests.security.policy.strict_policy import STRICT
 
 _MANY = 2900
-_TIMES_PARSING = 10
+_TIMES_PARSING = 25
 _SPACE = LIMIT_BYTES - 200
 
 
@@ -77,12 +77,6 @@ _OPERANDS = {
 }  # fmt: skip
 
 
-def _cpu_s(work: Callable[[], object]) -> float:
-    started = time.thread_time()
-    work()
-    return time.thread_time() - started
-
-
 @functools.cache
 def _words_of(shape: str) -> tuple[Word, ...]:
     line = f"echo{_OPERANDS[shape]}"
@@ -91,12 +85,12 @@ def _words_of(shape: str) -> tuple[Word, ...]:
 
 
 def _parsing_s() -> float:
-    return _cpu_s(lambda: parse_line(f"echo{_OPERANDS['names']}"))
+    return cpu_s(lambda: parse_line(f"echo{_OPERANDS['names']}"))
 
 
 def _is_slow(work: Callable[[], object]) -> bool:
     # How fast this machine is now is asked again for each try; what grows with the square is slow in every one.
-    tries = (_cpu_s(work) for _ in range(3))
+    tries = (cpu_s(work) for _ in range(3))
     return all(taken_s > 0.1 and taken_s > _TIMES_PARSING * _parsing_s() for taken_s in tries)
 
 
