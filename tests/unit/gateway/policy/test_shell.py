@@ -12,6 +12,7 @@ from gateway.policy.shell import LIMIT_BYTES, parse_line
 from gateway.policy.shell_grammar import LIMIT_NESTING
 from gateway.policy.shell_line import Redirect
 from gateway.policy.words import Word
+from tests.cpu_time import costs_at_most
 from tests.unit.gateway.policy.everyday import everyday
 
 HERE = ("/workspace",)
@@ -325,6 +326,11 @@ def test_nonsense_costs_no_more_than_its_share_of_time() -> None:
         parse_line(line)
     parse_line("a " * 15000)
     assert time.thread_time() - started_s < 5  # seconds that hold on a busy machine; each takes some milliseconds
+
+
+def test_the_time_to_read_a_command_grows_as_its_words_do() -> None:
+    many, few = (f"echo{' a' * count}" for count in (2_800, 280))
+    assert costs_at_most(20, lambda: parse_line(many), beside=lambda: parse_line(few))
 
 
 def test_nearly_all_everyday_commands_are_understood() -> None:
