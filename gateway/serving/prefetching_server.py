@@ -8,7 +8,7 @@ So calls of these methods are also requested here, many at a time, by the same p
 (server.pyx.pxi of the grpcio that pyproject.toml pins; https://github.com/grpc/grpc/pull/43461 is to make that loop
 faster). With 16 callers a call takes 48 % more time and 40 % more of a processor without it. In two pairs of
 `make soak`, of some 20,000 calls without it 6,432 and 8,688 had neither an answer nor a refusal in time, and 8 and 11
-ended as CANCELLED; with it 1,740 and none had neither, and each that was refused was told when to try again.
+ended as CANCELLED; with it 1,740 and none had neither, and each that was refused got a time to try again.
 
 With a grpcio that lacks the steps, calls are accepted as slowly as grpc.aio does, and
 tests/unit/gateway/serving/test_prefetching_server.py fails.
