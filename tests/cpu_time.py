@@ -1,4 +1,4 @@
-"""What work costs in processor time, beside other work: no test asserts an absolute time."""
+"""What work costs in processor time, beside other work that a slow or busy machine slows down as much."""
 
 from __future__ import annotations
 

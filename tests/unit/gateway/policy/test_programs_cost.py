@@ -14,7 +14,7 @@ from gateway.policy.shell import LIMIT_BYTES, parse_line
 from gateway.policy.shell_builtins import LIMIT_DIRECTORIES
 from gateway.policy.shell_line import Directories, SimpleCommand
 from gateway.policy.words import Word
-from tests.cpu_time import cpu_s
+from tests.cpu_time import costs_at_most, cpu_s
 from tests.security.policy.strict_policy import STRICT
 
 _MANY = 2900
@@ -84,14 +84,12 @@ def _words_of(shape: str) -> tuple[Word, ...]:
     return parse_line(line).commands[0].words[1:]
 
 
-def _parsing_s() -> float:
-    return cpu_s(lambda: parse_line(f"echo{_OPERANDS['names']}"))
+def _parse() -> None:
+    parse_line(f"echo{_OPERANDS['names']}")
 
 
 def _is_slow(work: Callable[[], object]) -> bool:
-    # How fast this machine is now is asked again for each try; what grows with the square is slow in every one.
-    tries = (cpu_s(work) for _ in range(3))
-    return all(taken_s > 0.1 and taken_s > _TIMES_PARSING * _parsing_s() for taken_s in tries)
+    return cpu_s(work) > 0.1 and not costs_at_most(_TIMES_PARSING, work, beside=_parse)
 
 
 def _read(name: str, words: tuple[Word, ...], cwd: Directories) -> None:
