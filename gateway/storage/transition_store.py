@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Select, and_, exists, func, insert, literal, or_, select, true
+from sqlalchemy import ColumnElement, Connection, Select, and_, exists, func, insert, literal, or_, select
 
 from gateway.storage.queries import Queries, matching, transaction, with_thread
 from gateway.storage.tables import sandbox_transitions, threads
@@ -66,8 +66,9 @@ class TransitionStore(Queries):
         """Write transitions in their order, except those of a thread that is gone or being deleted.
 
         A transition without a thread's name belongs to the thread of its sandbox's last one. A final state (stopped,
-        failed, removed) is written once: both the cause and a later observer report it. The thread's row is locked
-        meanwhile, so that a deletion that begins waits, and finds what was written.
+        failed, removed) is written once: both the cause and a later observer report it. Nothing is written after
+        "removed": the process that removed a sandbox may be quicker to report it than the one that stopped it before.
+        The thread's row is locked meanwhile, so that a deletion that begins waits, and finds what was written.
         """
         for one in transitions:
             row: dict[str, str | int] = {name: getattr(one, name) for name in ("tenant", "sandbox", "state", "at_us")}
@@ -127,6 +128,5 @@ def _is_new(one: NewTransition) -> ColumnElement[bool]:
         return newest.is_(None)
     if one.observed:
         return func.coalesce(newest, "creating") == "creating"
-    if one.state not in _STILL:
-        return true()
-    return func.coalesce(newest, "") != one.state
+    repeated = {one.state} if one.state in _STILL else set()
+    return func.coalesce(newest, "").not_in({*repeated, "removed"})

@@ -85,6 +85,16 @@ async def test_that_one_is_removed_stopped_or_dead_is_written_once_for_all_repor
     ]
 
 
+async def test_nothing_is_written_after_that_one_was_removed_which_another_process_may_report_sooner(
+    database: Database,
+) -> None:
+    store = TransitionStore(database)
+    for state in ("running", "removed", "idle_stopped", "running", "failed"):
+        await store.add("E", [reported("a", "1", state)])
+    found = await store.page("a", thread="1", before=None, limit=9)
+    assert [one.state for one in found] == ["removed", "running"]
+
+
 async def test_what_was_only_found_is_not_written_after_what_its_maker_reported_meanwhile(database: Database) -> None:
     store = TransitionStore(database)
     await store.add("E", [reported("a", "1", "running")])
@@ -92,9 +102,9 @@ async def test_what_was_only_found_is_not_written_after_what_its_maker_reported_
     found = NewTransition("a", "1", "s-1", "failed", "it is dead", 2, after=seen.id)
     await store.add("E", [reported("a", "1", "removed"), found])
     assert [one.state for one in await store.page("a", thread="1", before=None, limit=9)] == ["removed", "running"]
-    await store.add("E", [reported("a", "2", "running")])
+    await store.add("E", [replace(reported("a", "2", "running"), sandbox="s-2")])
     (seen, *_) = await store.page("a", thread="2", before=None, limit=1)
-    found = NewTransition("a", "2", "s-1", "failed", "it is dead", 2, after=seen.id)
+    found = NewTransition("a", "2", "s-2", "failed", "it is dead", 2, after=seen.id)
     await store.add("E", [found, found])
     assert [one.state for one in await store.page("a", thread="2", before=None, limit=9)] == ["failed", "running"]
 
