@@ -1,7 +1,8 @@
 """Which tests `make test` leaves to `make test-all`: those marked `full`.
 
-`make test` keeps all unit tests, the conformance suite on Docker, the security suite, one seed of chaos, and of the
-integration tests those of a call's way, of what a killed gateway leaves, and of the pages that a newcomer follows.
+`make test` keeps all unit tests, the conformance suite on Docker, the security suite without its fuzzing, one seed of
+chaos, and of the integration tests those of a call's way, of what a killed gateway leaves, and of the pages that a
+newcomer follows.
 Files that need an engine or processes come first: the short unit tests fill up what is left of the time.
 """
 
@@ -29,15 +30,18 @@ LONG = (
     "test_a_gibibyte_of_output_costs_the_gateway_constant_memory",
     "test_a_hundred_commands_at_once_do_not_wait_for_each_other",
     "test_a_line_of_200_megabytes_is_paged_by_lines_and_then_by_bytes[RemoteFS over TLS]",
+    "test_a_local_address_that_cannot_be_used_ends_the_command",
     "test_a_model_that_misbehaves_ends_the_run_with_one_clear_reason[drop]",
     "test_a_model_that_misbehaves_ends_the_run_with_one_clear_reason[nonsense]",
     "test_a_reboot_loses_no_file_of_sandboxes_that_ran_or_were_stopped_and_leaves_nothing[lost]",
     "test_a_result_that_is_not_evicted_breaks_the_script_and_fails_the_demo",
     "test_an_interrupted_demo_stops_its_gateway_and_leaves_nothing_behind[ctrl-c]",
+    "test_an_interrupted_demo_stops_its_gateway_and_leaves_nothing_behind[sigterm]",
     "test_gateways_that_fill_one_new_runtime_volume_at_once_all_succeed",
     "test_of_two_gateways_the_one_that_lives_takes_the_runs_over_again_and_again",
     "test_shells_run_nothing_in_thousands_of_broken_lines_that_was_not_read",
     "test_the_attempts_do_harm_where_nothing_forbids_it",
+    "test_the_command_line_passes_ends_and_resets_on",
     "test_the_process_that_waits_ends_when_no_program_is_started_for_a_while",
     "test_the_tests_of_the_engine_run_on_a_real_cluster_by_its_kubeconfig",
     "test_whatever_dies_no_file_is_lost_nothing_is_left_and_each_call_reports_how_it_ended[2]",
@@ -48,13 +52,14 @@ SAMPLED = {
     "test_the_worst_line_of_a_program_is_read_at_a_small_multiple_of_parsing_one": {"cat"},
 }
 # Parameters: the other database, the kinds of credentials besides keys, the engines of the conformance suite besides
-# Docker and the local one.
+# Docker.
 _REPEATED = {
     "postgresql",
     "certificates",
     "tokens",
     "docker-around",
     "docker-remote",
+    "memory",
     "memory-around",
     "memory-tls",
     "kubernetes",
@@ -63,17 +68,23 @@ _REPEATED = {
     "kubernetes-tenants",
 }
 BEYOND = (
+    # One thing after another that the seed of chaos kills at once.
+    "tests/chaos/test_engine_restarts.py",
     # What inspect-ai's own suite asks of the adapter, which repeats the conformance suite over the wire.
     "tests/conformance/test_inspect_self_check.py",
-    # On the cluster for tests, where test_sandboxes.py and test_sandbox_volumes.py run in both tiers: what commands of
-    # operators find, what few installations use, and what gateways leave of each other's when they race or lose their
-    # network.
+    # What needs sandboxes on the cluster for tests.
     "tests/kubernetes/test_doctor.py",
     "tests/kubernetes/test_namespaces.py",
     "tests/kubernetes/test_pool.py",
     "tests/kubernetes/test_reachability.py",
     "tests/kubernetes/test_sandbox_objects.py",
+    "tests/kubernetes/test_sandbox_volumes.py",
+    "tests/kubernetes/test_sandboxes.py",
     "tests/kubernetes/test_volume_snapshots.py",
+    "tests/security/daemon/test_fuzz.py",
+    # The model of many gateways, and the table that its page has of it.
+    "tests/simulation/test_counts.py",
+    "tests/simulation/test_model.py",
 )
 # What needs real model servers.
 MODELS = "tests/models/"

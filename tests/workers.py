@@ -71,9 +71,11 @@ def pytest_collection_finish() -> None:
     """Leave the tests themselves, 700,000 objects, out of each collection of garbage and each fork's copies."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Hand out tests in the process that starts the workers."""
+    gc.disable()  # until the tests are collected: nearly all that is made until then stays
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(Workers())
