@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 from collections import defaultdict
+from collections.abc import Generator
 from typing import Any
 
 import pytest
@@ -67,15 +68,23 @@ class Workers:
         return sorted(group for group, workers in self._workers.items() if len(workers) > 1)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Look for no garbage while tests are collected: nearly all that is made then stays."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+
+
 def pytest_collection_finish() -> None:
     """Leave the tests themselves, 700,000 objects, out of each collection of garbage and each fork's copies."""
     gc.collect()
     gc.freeze()
-    gc.enable()
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Hand out tests in the process that starts the workers."""
-    gc.disable()  # until the tests are collected: nearly all that is made until then stays
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(Workers())
