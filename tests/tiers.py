@@ -15,30 +15,22 @@ import pytest
 
 # Long tests: a shorter one beside each looks at the same, or it repeats one with another seed or shell.
 LONG = (
-    "test_a_call_in_a_container_that_is_taken_away_is_lost_and_the_next_one_finds_its_files[killed with its shim]",
-    "test_a_call_in_a_container_that_is_taken_away_is_lost_and_the_next_one_finds_its_files[paused]",
-    "test_a_call_in_a_container_that_is_taken_away_is_lost_and_the_next_one_finds_its_files[removed]",
     "test_a_call_whose_approval_stays_unanswered_asks_the_client_again",
     "test_a_controller_with_a_stale_cache_makes_too_many_and_gives_none_twice",
     "test_a_directory_of_many_entries_is_listed_in_pages_that_fit_together[RemoteFS over TLS]",
     "test_a_directory_that_is_exchanged_with_a_link_all_the_time_never_leads_to_the_forbidden_file",
     "test_a_gateway_that_ends_in_the_midst_ends_its_tunnels_and_the_next_one_works[kill]",
-    "test_a_gateway_that_is_killed_again_and_again_and_comes_back_loses_and_repeats_nothing",
     "test_a_gateway_that_stops_hands_its_runs_over_or_ends_them_and_leaves_nothing[sqlite-cancel]",
     "test_a_gateway_that_stops_says_so_and_lets_calls_end_but_takes_no_new_one[alone-hangup]",
     "test_a_gateway_that_stops_says_so_and_lets_calls_end_but_takes_no_new_one[workers-hangup]",
-    "test_a_gibibyte_of_output_costs_the_gateway_constant_memory",
     "test_a_hundred_commands_at_once_do_not_wait_for_each_other",
     "test_a_line_of_200_megabytes_is_paged_by_lines_and_then_by_bytes[RemoteFS over TLS]",
     "test_a_local_address_that_cannot_be_used_ends_the_command",
     "test_a_model_that_misbehaves_ends_the_run_with_one_clear_reason[drop]",
     "test_a_model_that_misbehaves_ends_the_run_with_one_clear_reason[nonsense]",
-    "test_a_reboot_loses_no_file_of_sandboxes_that_ran_or_were_stopped_and_leaves_nothing[lost]",
     "test_a_result_that_is_not_evicted_breaks_the_script_and_fails_the_demo",
     "test_an_interrupted_demo_stops_its_gateway_and_leaves_nothing_behind[ctrl-c]",
-    "test_an_interrupted_demo_stops_its_gateway_and_leaves_nothing_behind[sigterm]",
     "test_gateways_that_fill_one_new_runtime_volume_at_once_all_succeed",
-    "test_of_two_gateways_the_one_that_lives_takes_the_runs_over_again_and_again",
     "test_shells_run_nothing_in_thousands_of_broken_lines_that_was_not_read",
     "test_the_attempts_do_harm_where_nothing_forbids_it",
     "test_the_command_line_passes_ends_and_resets_on",
@@ -51,12 +43,11 @@ SAMPLED = {
     "test_the_worst_line_is_judged_about_as_fast_as_any": {"cat"},
     "test_the_worst_line_of_a_program_is_read_at_a_small_multiple_of_parsing_one": {"cat"},
 }
-# Parameters: the other database, the kinds of credentials besides keys, the engines of the conformance suite besides
-# Docker.
-_REPEATED = {
-    "postgresql",
-    "certificates",
-    "tokens",
+# Parameters: the other database, and the kinds of credentials besides keys.
+_REPEATED = {"postgresql", "certificates", "tokens"}
+# Parameters of the conformance suite: the engines besides Docker.
+CONFORMANCE = "tests/conformance/"
+_OTHER_ENGINES = {
     "docker-around",
     "docker-remote",
     "memory",
@@ -81,6 +72,7 @@ BEYOND = (
     "tests/kubernetes/test_sandbox_volumes.py",
     "tests/kubernetes/test_sandboxes.py",
     "tests/kubernetes/test_volume_snapshots.py",
+    # Many inputs, which are found by chance.
     "tests/security/daemon/test_fuzz.py",
     # The model of many gateways, and the table that its page has of it.
     "tests/simulation/test_counts.py",
@@ -139,7 +131,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 def _is_left_out(path: Path, config: pytest.Config) -> bool:
     file = path.relative_to(config.rootpath).as_posix()
-    return config.option.markexpr == "not full" and path.name.startswith("test_") and _is_beyond(file)
+    return config.option.markexpr == "not full" and path.name.startswith("test_") and is_left_out_whole(file)
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest reads the markers
@@ -156,10 +148,12 @@ def _is_full(item: pytest.Item) -> bool:
     params = set() if spec is None else {one for one in spec.params.values() if isinstance(one, str)}
     name = item.name.partition("[")[0]
     is_sampled = name in SAMPLED and params.isdisjoint(SAMPLED[name])
-    is_beyond = _is_beyond(item.nodeid.partition("::")[0])
-    return is_beyond or is_sampled or bool(params & _REPEATED) or item.name in LONG
+    is_beyond = is_left_out_whole(item.nodeid.partition("::")[0])
+    repeated = _REPEATED | _OTHER_ENGINES if item.nodeid.startswith(CONFORMANCE) else _REPEATED
+    return is_beyond or is_sampled or bool(params & repeated) or item.name in LONG
 
 
-def _is_beyond(file: str) -> bool:
+def is_left_out_whole(file: str) -> bool:
+    """Return whether `make test` runs nothing of a file, given by its path from the root."""
     is_minor = file.startswith(INTEGRATION) and file.removeprefix(INTEGRATION) not in CORE
     return file in BEYOND or file.startswith(MODELS) or is_minor
