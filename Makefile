@@ -56,9 +56,10 @@ wheel: ## Build the wheels of the gateway and of the client into .build/wheels
 	@deploy/venv
 	@deploy/wheel
 
-proto: ## Generate the Python stubs from proto/
+proto: ## Generate the Python stubs and gateway/http/openapi.json from proto/
 	@deploy/venv
 	@deploy/stubs
+	@.venv/bin/python deploy/openapi.py
 
 reference: ## Generate docs/reference/ and docs/policy.schema.json from the code and the protos
 	@deploy/venv

@@ -1,6 +1,6 @@
 """The agent library: a loop made of hooks, tools, and models. Each public name is imported on first use.
 
-Start at `hooks/hook.py` and `state.py`. Imports neither sandbox nor gateway, and no transport, engine or database.
+Start at `hooks/hook.py` and `state.py`. Imports neither sandbox nor gateway, and no gRPC, container engine or database.
 """
 
 from importlib import import_module

@@ -113,7 +113,7 @@ def _frozen(value: Any, depth: int, *, strict: bool) -> Any:
 
 def _key(key: object) -> str:
     if not isinstance(key, str):
-        raise NotStorable(f"the key {key!r} is no str, and would come back from a store as one")
+        raise NotStorable(f"the key {key!r} is not a str, and would come back from a store as one")
     _check_scalar(key)
     return key
 
@@ -124,9 +124,9 @@ def _check_scalar(value: object) -> None:
             raise NotStorable("a text holds half of a surrogate pair, which no store takes")
     elif isinstance(value, float):
         if not math.isfinite(value):
-            raise NotStorable(f"{value} is no JSON number")
+            raise NotStorable(f"{value} is not a JSON number")
     elif not (value is None or isinstance(value, bool | int)):
-        raise NotStorable(f"{type(value).__name__} is no JSON: str, int, float, bool, None, list and dict are")
+        raise NotStorable(f"{type(value).__name__} is not JSON: str, int, float, bool, None, list and dict are")
 
 
 Text = Annotated[str, AfterValidator(storable_text)]

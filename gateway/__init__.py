@@ -1,6 +1,6 @@
-"""The gateway: the server process, its client and its command line. See ARCHITECTURE.md.
+"""The gateway: the server process, its command line and adapters for other frameworks. See ARCHITECTURE.md.
 
-Start at `server.py`. Imports agent and sandbox.
+Start at `server.py`. Imports agent, airlock and sandbox.
 """
 
 

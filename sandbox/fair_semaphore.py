@@ -1,6 +1,6 @@
 """FairSemaphore: a few places, which tenants take in turns.
 
-A free place goes to the tenant with the fewest, and among those to the one that has waited longest since its last one.
+A free slot goes to the tenant with the fewest, and among those to the one that has waited longest since its last one.
 So a tenant without a place waits for the end of one turn, and one more for each other waiting tenant, however much the
 others have asked for. Where one tenant may not have all places, it does not even wait for the first.
 """

@@ -57,7 +57,7 @@ async def attached_file(files: FileSystem, path: str, limit_bytes: int = FILE_LI
     """
     entry = await files.stat(path)
     if entry.type != "file":
-        raise ValueError(f"{path} is no file (type: {entry.type}), and only files can be shown")
+        raise ValueError(f"{path} is not a file (type: {entry.type}); only files can be shown")
     content = None if entry.size_bytes > limit_bytes else await _read(files, path, limit_bytes)
     if content is None:
         raise ValueError(

@@ -41,7 +41,7 @@ def media_of(data: bytes) -> Media:
         return Media("application/pdf", "PDF")
     found = next(((name, size_of(data)) for name, begins, size_of in _IMAGES if begins(data)), None)
     if found is None:
-        raise ValueError("is no PNG, JPEG, GIF, WebP or PDF by its first bytes")
+        raise ValueError("is not a PNG, JPEG, GIF, WebP or PDF, by its first bytes")
     name, size = found
     if size is None or not all(size):
         raise ValueError(f"is a {name} image with a cut or damaged header, which does not say its size in pixels")

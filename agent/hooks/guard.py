@@ -31,10 +31,12 @@ def check_hook(hook: Hook) -> None:
     if isinstance(hook, type):
         raise TypeError(f"{hook.__name__} is a class: give a hook made of it, as in {hook.__name__}()")
     if not isinstance(hook, Hook):
-        raise TypeError(f"{hook!r} is no hook: derive its class from agent.hooks.hook.Hook")
+        raise TypeError(f"{hook!r} is not a hook: derive its class from agent.hooks.hook.Hook")
     kind, points = type(hook), ", ".join(_KNOWN)
     if (method := _misspelled(kind)) is not None:  # type: ignore[arg-type] # a class is hashable
-        raise ValueError(f"{kind.__name__}.{method} is no point and would never be called; the points are {points}")
+        raise ValueError(
+            f"{kind.__name__}.{method} is not a hook point and would never be called; the points are {points}"
+        )
     mine = [point for point in _KNOWN if overrides(hook, point)]
     if not mine:
         raise ValueError(f"{kind.__name__} overrides no point and would do nothing; the points are {points}")

@@ -91,7 +91,7 @@ class Gathered:
     def add(self, answer: Any) -> Arrived:
         """Add a chunk of a stream or a whole answer, as JSON; return what it brought. Raises UnusableAnswer."""
         if not isinstance(answer, dict):
-            raise UnusableAnswer("JSON that is no object")
+            raise UnusableAnswer("JSON that is not an object")
         self._taken += 1  # counts empty chunks too: a stream of them must end
         self.usage = answer.get("usage") or self.usage
         choices = answer.get("choices")

@@ -205,7 +205,7 @@ class Gathered:
     def add(self, answer: Any) -> Arrived:
         """Add an event of a stream or a whole answer, as JSON; return what it brought. Raises UnusableAnswer."""
         if not isinstance(answer, dict):
-            raise UnusableAnswer("JSON that is no object")
+            raise UnusableAnswer("JSON that is not an object")
         self._taken += 1  # counts empty events too: a stream of them must end
         kind = _text(answer.get("type"))
         response = answer if isinstance(answer.get("output"), list) else answer.get("response")

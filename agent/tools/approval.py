@@ -186,8 +186,9 @@ async def answered(
         if isinstance(answer, Granted):
             notes[index] = answer.note
         elif isinstance(answer, Pending):
-            said = f"this call waits for an approval and did not run: {answer.approval_id}"
-            results[index] = ToolResult.error(said, outcome="waiting")
+            said = f"this call did not run: it waits for the approval {answer.approval_id}"
+            again = "make the same call again once it is approved"
+            results[index] = ToolResult.error(f"{said}; {again}", outcome="waiting")
         else:
             rule = answer.rule or verdict.rule
             refused = verdict.with_(kind=VerdictKind.BLOCK, rule=rule, reason=answer.message)

@@ -54,7 +54,7 @@ def _problem(raw: str, arguments: dict[str, JsonValue] | None) -> str:
         if values > ARGUMENTS_LIMIT_VALUES:
             return f"hold more than {ARGUMENTS_LIMIT_VALUES:,} values: do it in several calls"
         if any(isinstance(value, float) and not math.isfinite(value) for value in level):
-            return "hold NaN or Infinity, which are no JSON"
+            return "hold NaN or Infinity, which are not JSON"
     return ""
 
 

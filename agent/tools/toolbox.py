@@ -134,7 +134,7 @@ class Toolbox:
 def _check_tool(tool: object) -> None:
     """Raise TypeError for something that is not a tool, or whose calls would all fail; says how to fix it."""
     if not isinstance(tool, Tool):
-        raise TypeError(f"{tool!r} is no tool: make one with agent.tools.tool.Tool(...)")
+        raise TypeError(f"{tool!r} is not a tool: make one with agent.tools.tool.Tool(...)")
     arguments: Any = tool.arguments
     if not (isinstance(arguments, type) and issubclass(arguments, BaseModel)):
         raise TypeError(f"tool {tool.name}: arguments must be a pydantic model class, not {arguments!r}")

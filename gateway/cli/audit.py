@@ -187,7 +187,8 @@ def _show(report: ChainReport) -> None:
     if report.whole:
         many = "1 record" if report.records == 1 else f"{report.records} records"
         out.print(f"intact: {many}, {report.first_sequence} to {report.last_sequence}")
-        out.print(f"keep this in another place: {report.last_sequence}:{report.last_digest}")
+        last = f"{report.last_sequence}:{report.last_digest}"
+        out.print(f"store this elsewhere, and give it to the next verification with --known: {last}")
     elif not report.broken_sequence:
         out.print(report.problem, style="bold red")
     else:

@@ -44,7 +44,7 @@ _RUNTIMES: Sequence[tuple[str, Literal["warning", "failed"], str]] = (
     ("runc", "failed", "install runc"),
     ("runsc", "warning", "install gVisor and register it (docs/deployment.md)"),
 )
-_CHANNEL = Finding("channel", "ok", "over TCP in mutual TLS, by a relay beside the sandbox")
+_CHANNEL = Finding("channel", "ok", "over TCP with mutual TLS, by a relay beside the sandbox")
 _IMAGES = {"airlock-sandbox": "the file system that tool code sees", _RUNTIME: "the sandbox daemon"}
 
 

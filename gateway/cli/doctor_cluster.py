@@ -153,9 +153,7 @@ class ClusterChecks:
             return True
         by_hand = str(made["provisioner"]) == _BY_HAND
         detail = f"{found}{'' if named else ', the default'}, by {made['provisioner']}"
-        fix = (
-            f"have a free PersistentVolume of class {found} for each thread: nothing makes them, nor empties used ones"
-        )
+        fix = f"provide a free PersistentVolume of class {found} per thread: nothing creates them or empties used ones"
         self._add("storage class", not by_hand, detail, fix, warn=True)
         return by_hand
 

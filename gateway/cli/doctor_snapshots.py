@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from gateway.storage.database import DatabaseIdentity
 
 _VERSIONS_FIX = (
-    "turn versioning off, or let a lifecycle rule expire noncurrent versions: until then what was deleted, also of an "
-    "erased tenant, can be restored from its versions"
+    "turn versioning off, or let a lifecycle rule expire noncurrent versions: until then, deleted objects, also "
+    "those of an erased tenant, can be restored from their versions"
 )
 
 

@@ -204,7 +204,7 @@ async def _like_a_forward() -> AsyncIterator[str]:
 
 def _checks(ended: ProgramResult) -> list[dict[str, Any]]:
     if ended.outcome == "failed_to_start":
-        fail(f"python3 did not start in the sandbox; does its image have it? {ended.message}".rstrip())
+        fail(f"python3 did not start in the sandbox; check that its image has it. {ended.message}".rstrip())
     if ended.exit_code != 0:
         said = (ended.message or ended.stderr).strip().splitlines()[-1:] or [""]
         fail(f"the probe ended with {ended.outcome} {ended.exit_code}: {said[0]}")
@@ -212,7 +212,7 @@ def _checks(ended: ProgramResult) -> list[dict[str, Any]]:
         found = json.loads(ended.stdout)
         return [{"name": str(one["name"]), **{key: one[key] for key in ("expected", "got", "ok")}} for one in found]
     except (ValueError, TypeError, KeyError, RecursionError):
-        fail("the probe's answer is not understood: is python3 in the sandbox what it should be?")
+        fail("python3 in the sandbox returned no valid results; check that its image has an unmodified python3")
 
 
 def _table(checks: Sequence[dict[str, Any]]) -> Rows:

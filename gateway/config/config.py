@@ -147,7 +147,7 @@ class SandboxSettings(Section):
         ge=0,
         le=1024,
         description="maximum of sandboxes created in advance, as recent demand requires, per process; 0 disables the "
-        "pool; the in-memory engine has none",
+        "pool; the memory engine has none",
     )
     pool_min: int = Field(
         default=1,
@@ -169,11 +169,11 @@ class SandboxSettings(Section):
         if 0 < self.pool_limit < self.pool_min:  # without a pool the minimum does not matter
             raise ValueError(f"pool_min: {self.pool_min} is more than pool_limit: {self.pool_limit}")
         if self.engine == "memory" and self.on_stop == "keep":
-            raise ValueError("on_stop: keep needs another engine, for sandboxes of the in-memory engine end with it")
+            raise ValueError("on_stop: keep needs another engine: the memory engine's sandboxes end with their gateway")
         if self.engine == "kubernetes" and not self.keep_workspaces:
-            raise ValueError("keep_workspaces: false needs engine: docker, for other gateways may serve the workspaces")
+            raise ValueError("keep_workspaces: false needs engine: docker: other gateways may serve the workspaces")
         if self.on_stop == "keep" and not self.keep_workspaces:
-            raise ValueError("on_stop: keep needs keep_workspaces: true, for a running sandbox uses its workspace")
+            raise ValueError("on_stop: keep needs keep_workspaces: true: a running sandbox uses its workspace")
         return self
 
 

@@ -67,7 +67,7 @@ class KubernetesSettings(Section):
         examples=["`gateway_cidrs: [192.0.2.7/32]`"],
     )
     kubeconfig: Path | None = Field(
-        default=None, description="file with the way to the cluster; unset means the cluster that the gateway runs in"
+        default=None, description="kubeconfig file of the cluster; unset means the cluster that the gateway runs in"
     )
     context: str | None = Field(default=None, min_length=1, description="context of the kubeconfig; unset: its own")
     storage_class: ObjectName | None = Field(

@@ -36,7 +36,7 @@ def _server_name(name: str) -> str:
         )
     if name == "caller":
         raise ValueError(
-            "'caller' cannot name a server: policies call the tools that callers run themselves caller/NAME"
+            "'caller' cannot name a server: policies use caller/NAME for caller tools; choose another name"
         )
     return name
 

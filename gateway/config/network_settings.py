@@ -39,7 +39,7 @@ class CredentialSettings(Section):
     path_prefixes: Annotated[tuple[str, ...], Field(min_length=1)] = ("/",)
     header: str = "Authorization"
     format: str = Field(default="Bearer {}", description="the header's value")
-    basic_user: str | None = Field(default=None, description="makes the value that of Basic, with this user")
+    basic_user: str | None = Field(default=None, description="sends the secret as HTTP Basic, with this user name")
     plain_http: bool = Field(default=False, description="sent over HTTP without TLS, and only so")
     secret: SecretSettings
     tools: tuple[str, ...] = Field(default=(), description="the tools that get it; all unless set")

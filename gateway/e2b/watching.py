@@ -162,4 +162,4 @@ def _event(kind: str, name: str) -> pb.FilesystemEvent:
 
 
 def _not_a_watcher() -> AirlockError:
-    return AirlockError("the watcher in the sandbox wrote what is no event")
+    return AirlockError("the watcher in the sandbox wrote something that is not an event")

@@ -198,7 +198,7 @@ def _encoded(name: str, text: str) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError:
-        raise InvalidArgument(f"{name}: it has a surrogate, which is no character") from None
+        raise InvalidArgument(f"{name}: it has a surrogate, which is not a character") from None
 
 
 def _inner(field: FieldDescriptor) -> Descriptor | None:

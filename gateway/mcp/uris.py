@@ -20,5 +20,7 @@ def path_of(uri: str) -> str:
     except ValueError:
         parts = urlsplit("")
     if parts.scheme != SCHEME or parts.netloc or not parts.path.startswith("/") or parts.query or parts.fragment:
-        raise InvalidArgument(f"uri: {uri[:200]!r} is no file of the sandbox, such as {SCHEME}:///workspace/report.txt")
+        raise InvalidArgument(
+            f"uri: {uri[:200]!r} is not a file of the sandbox, such as {SCHEME}:///workspace/report.txt"
+        )
     return unquote(parts.path, errors="surrogateescape")

@@ -101,7 +101,7 @@ async def _looked_up(host: str, port: int, timeout_s: float, lookup: Lookup) -> 
         raise Unreachable("timeout", f"{host} was not resolved within {timeout_s:g} s") from error
     except (OSError, UnicodeError) as error:
         said = error.strerror if isinstance(error, OSError) else None
-        raise Unreachable("unresolved", f"{host} does not resolve: {said or 'it is no name'}") from error
+        raise Unreachable("unresolved", f"{host} does not resolve: {said or 'it is not a name'}") from error
     addresses = [address for answer in answers if (address := _address(answer)) is not None]
     return list(dict.fromkeys(addresses))[:_LIMIT_ADDRESSES]
 

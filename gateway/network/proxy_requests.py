@@ -33,13 +33,13 @@ async def read_connect(client: ClientBytes) -> Target:
 def _target_of(host: bytes, port: int) -> Target:
     """Return a target in the one spelling that is judged. Raises Refused."""
     if not 0 < port < 65_536:
-        raise bad(f"{port} is no port")
+        raise bad(f"{port} is not a port")
     try:
         return Target(canonical_host(host.decode()), port)
     except UnicodeDecodeError as error:
         raise bad("the host is not in UTF-8") from error
     except ValueError as error:
-        raise bad(f"{host.decode()[:100]!r} is no host: {error}") from error
+        raise bad(f"{host.decode()[:100]!r} is not a host: {error}") from error
 
 
 CONNECTED = b"HTTP/1.1 200 Connection established\r\n\r\n"

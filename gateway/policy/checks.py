@@ -151,7 +151,7 @@ def _message(detail: Mapping[str, Any], path: Path) -> str:
         return f"must be text, not {shown}; write it in quotes"
     if kind == "string_pattern_mismatch":
         if ":" in context.get("pattern", ""):
-            return f"{shown} is no time of day; write it in quotes as '09:30' or '22:00'"
+            return f"{shown} is not a time of day; write it in quotes as '09:30' or '22:00'"
         return f"{shown} is not an id; allowed: a small letter or digit, then up to 63 of these or '.', '_', '-'"
     if kind in ("model_type", "dict_type", "model_attributes_type"):
         return f"must be a mapping with these fields: {', '.join(_allowed_fields(path)) or 'names and values'}"

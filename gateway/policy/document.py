@@ -57,8 +57,8 @@ class SandboxSection(Section):
     tmp_mib: int = Field(256, ge=1, le=1_048_576)
     home: Literal["workspace", "read_only"] = Field(
         "workspace",
-        description="HOME of commands: /workspace, or / that they cannot write, so that no file of theirs configures a "
-        "later command; caches are then below /tmp.",
+        description="HOME of commands: /workspace, or /, where they cannot write and so cannot leave configuration for "
+        "later commands; caches are then below /tmp.",
     )
     seccomp_filters: bool = Field(
         default=False, description="Programs may install seccomp filters of their own, as a browser's sandbox does."
@@ -151,7 +151,7 @@ class QuotasSection(Section):
     runs_at_once: int | None = Field(None, ge=1, le=100_000)
     tool_calls_per_minute: int | None = Field(None, ge=1, le=10_000_000)
     sandboxes_per_minute: int | None = Field(
-        None, ge=1, le=1_000_000, description="Sandboxes that are made; one that lives or is resumed is none."
+        None, ge=1, le=1_000_000, description="Sandboxes created; using or resuming one does not count."
     )
     tokens_per_day: int | None = Field(None, ge=1, le=2**53)
     cost_usd_per_day: float | None = Field(None, gt=0, le=10_000_000)
@@ -320,7 +320,7 @@ class Rule(Condition):
     def _fits_its_tools(self) -> Rule:
         if not TOOLS.issuperset(self.tools):
             if not TOOLS.isdisjoint(self.tools):
-                raise ValueError("a rule is about an agent's own tools, as write_todos, or others; write two rules")
+                raise ValueError("a rule cannot mix an agent's own tools, such as write_todos, with others; write two")
             if self.all_given - {"time", "when"} or self.examples != Examples():
                 raise ValueError(
                     "the agent's own tools, and those of MCP servers, have time and when only: leave out the rest, and "
@@ -328,7 +328,7 @@ class Rule(Condition):
                 )
         for alone in ("execute", CONNECT):
             if alone in self.tools and len(set(self.tools)) > 1:
-                raise ValueError("a rule is about execute, about connect or about file tools; write two rules")
+                raise ValueError("execute, connect and file tools cannot share a rule; write one for each kind")
         for name in self.all_given & _ONLY_FOR.keys():
             tools, what = _ONLY_FOR[name]
             if not tools.issuperset(self.tools):
@@ -361,7 +361,7 @@ class PolicyTest(Section):
 class PolicyDocument(Section):
     """The whole file. Nothing matched means deny; the order of rules never changes a verdict.
 
-    `rules` and the rules of the groups in `use` apply. `opaque` is for command lines that cannot be read for sure.
+    `rules` and the rules of the groups in `use` apply. `opaque` is for command lines that cannot be read reliably.
     """
 
     version: Literal[1] = Field(description="The version of this language.")
@@ -379,7 +379,7 @@ class PolicyDocument(Section):
     )
     opaque: Literal["deny", "ask", "allow"] = Field(
         "deny",
-        description="What happens to command lines that cannot be read for sure, where argv would have to judge.",
+        description="What happens to command lines that cannot be read reliably, where argv would have to judge.",
     )
     groups: dict[RuleId, Group] = Field(
         default_factory=dict, max_length=1000, description="Rules by name, which apply where the name stands in use."

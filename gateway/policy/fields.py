@@ -80,9 +80,9 @@ def check_program_name(name: str) -> None:
 
 
 def check_method(name: str) -> None:
-    """Raise ValueError for what is no method of an HTTP request, in capital letters."""
+    """Raise ValueError for a name that is not an HTTP method in capital letters."""
     if not _METHOD.fullmatch(name):
-        raise ValueError(f"{name!r} is no method; write GET, POST and the like, in capital letters")
+        raise ValueError(f"{name!r} is not an HTTP method; write it in capital letters, such as GET or POST")
     if name == "CONNECT":
         raise ValueError("CONNECT opens a tunnel, whose requests are not seen: leave methods out")
 

@@ -100,7 +100,7 @@ def _network(text: str) -> Network:
     try:
         network = ipaddress.ip_network(text, strict=False)
     except ValueError as error:
-        raise ValueError("it is no network; a path of a URL goes into url_paths") from error
+        raise ValueError("it is not a network; put the path of a URL in url_paths") from error
     mapped = network.network_address.ipv4_mapped if network.version == 6 else None
     if mapped is None or network.prefixlen < _MAPPED_BITS:
         return network

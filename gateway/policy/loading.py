@@ -96,7 +96,7 @@ def decoded(data: bytes, source: str) -> str:
 
 def _read(text: str, source: str, *, may_be_untrue: bool = False) -> PolicyText:
     if len(text) > LIMIT_BYTES or len(text.encode(errors="replace")) > LIMIT_BYTES:
-        message = f"larger than {LIMIT_BYTES} bytes; no policy that a person can read is"
+        message = f"larger than {LIMIT_BYTES:,} bytes, the limit for a policy; remove or merge rules"
         raise PolicyError(source, [Problem(1, "", message)])
     reading = read_yaml(text)
     document: PolicyDocument | None = None

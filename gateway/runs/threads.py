@@ -136,4 +136,4 @@ def _check_entry(key: str, value: str) -> None:
 
 
 def _no_constant(name: str) -> Any:
-    raise _NoJsonError(f"{name} is no JSON")
+    raise _NoJsonError(f"{name} is not JSON")

@@ -27,8 +27,8 @@ def relay_site(settings: SandboxSettings, authority: Path) -> RelaySite | None:
     listen = settings.channel_listen or _address(host)
     if listen is None:
         raise Misconfigured(
-            f"sandbox.channel_listen is not set, and {host!r}, the host of the engine, is no IP address: set it to the "
-            "address of that machine on which it publishes the ports of sandboxes"
+            f"sandbox.channel_listen is not set, and {host!r}, the host of the engine, is not an IP address: set it to "
+            "the address of that machine on which it publishes the ports of sandboxes"
         )
     return RelaySite(host, str(listen), authority)
 

@@ -6,7 +6,7 @@
     queued        queue_per_tenant of one tenant, for queue_wait_s or until the call's own deadline
     refused       Overloaded, with a time after which a retry is likely to succeed
 
-A free place goes to the tenant with the fewest calls in progress, and among equals to the one served least recently:
+A free slot goes to the tenant with the fewest calls in progress, and among equals to the one served least recently:
 one tenant's queue delays another by one turn at most. Streams that only wait (watching, following, moving a file at the
 client's speed) are counted separately, as are the bytes of requests and all open RPCs (limits.py). Work that goes on
 without its caller counts as its tenant's, but does not keep the tenant's next call out.

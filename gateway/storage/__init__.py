@@ -28,5 +28,5 @@ Tenants:
     e2b_store                           threads as the sandboxes of E2B's SDKs
     retention_store, erasure_store      removing what is too old; deleting, and counting what is left
 
-Start at `tables.py` and `database.py`. Imports gateway layers below 5 and agent.
+Start at `tables.py` and `database.py`. Imports gateway layers below 5, agent and airlock.
 """

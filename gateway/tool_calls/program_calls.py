@@ -86,7 +86,7 @@ class Program:
 def program_of(asked: pb.Program) -> Program:
     """Return a request's program. Raises InvalidArgument, InvalidPath and TooLarge."""
     if not asked.argv or not asked.argv[0]:
-        raise InvalidArgument("program.argv: the program and its arguments; its first word names the program")
+        raise InvalidArgument("program.argv is empty, or its first word is; the first word names the program")
     cost_bytes = 0
     for place, word in enumerate(asked.argv):
         cost_bytes += _checked(f"program.argv[{place}]", word)

@@ -44,7 +44,7 @@ _LOST = ToolResult.error(
     outcome="interrupted",
 )
 _PROGRAM_LOST = "the gateway was lost while it ran: what it had done by then is not known, and it was not run again"
-_CUT_OFF = "it was ended before it was over, for its caller went away; it was not run again"
+_CUT_OFF = "it was killed before it ended, because its caller disconnected; it was not run again"
 _ID_CHARS = 32
 
 

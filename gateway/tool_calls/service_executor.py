@@ -133,7 +133,7 @@ class Download(FileCall):
                     async with asyncio.timeout(self.stall_limit_s):  # a stalled reader must not keep a sandbox leased
                         await self.pieces.put((entry, chunk))
                 except TimeoutError:
-                    stalled = f"nothing was read for {self.stall_limit_s:g} s; read on from where you are"
+                    stalled = f"the client read nothing for {self.stall_limit_s:g} s; resume after the last byte read"
                     raise DeadlineExceeded(stalled) from None
         return f"{self.moved_bytes} bytes read"
 

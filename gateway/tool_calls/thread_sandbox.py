@@ -285,7 +285,9 @@ class ThreadSandbox:
         async with self._leased_with(process_id) as sandbox:
             process = await sandbox.processes.signal(process_id, number, tree=tree)
         if process is None:
-            raise NotFound("a process has an id; kill_strays ends what commands left behind")
+            raise NotFound(
+                "process_id is empty: give the id of a background process, or call kill_strays to end strays"
+            )
         return process
 
     async def kill_strays(self) -> tuple[int, int]:
@@ -329,7 +331,7 @@ def _said_once(sandbox: Sandbox) -> str:
     ended = sandbox.take_ended_processes()
     if not ended:
         return ""
-    return f"the sandbox was stopped before this: its background processes ({ended}) ended, and /tmp was empty then"
+    return f"the sandbox was stopped before this call: its background processes ({ended}) ended, and /tmp was emptied"
 
 
 class ThreadEngines:

@@ -26,12 +26,12 @@ from sandbox.v1 import channel_pb2 as pb
 # Over a limit of disk: by whether the host's disk is short, and whether nothing was started.
 _OVER_DISK = {
     (False, True): (
-        "the workspace is so far over its limit of disk that nothing is started; remove files with file calls, or "
-        "write something short over them"
+        "the workspace is so far over its disk limit that nothing is started; remove files with file calls, or "
+        "overwrite a file with a shorter one"
     ),
     (False, False): (
-        "the workspace took more disk than its limit, and everything that ran in the sandbox was killed; remove files "
-        "before anything is written"
+        "the workspace exceeded its disk limit, so everything that ran in the sandbox was killed; remove files before "
+        "you write anything"
     ),
     (True, True): (
         "the host's disk is nearly full, though the workspace is within its limit: nothing is started until the "

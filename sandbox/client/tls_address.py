@@ -1,4 +1,4 @@
-"""The address of a daemon on another machine: its relay (sandbox/tls), over TCP in mutual TLS.
+"""The address of a daemon on another machine: its relay (sandbox/tls), over TCP with mutual TLS.
 
 A connection is one end of a pair of sockets. Bytes between the other end and the relay go through TLS in this event
 loop, so a channel, and the user of a tunnel of it, has a Unix socket here as well.

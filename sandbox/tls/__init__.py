@@ -1,4 +1,4 @@
-"""The channel over TCP: the bytes of the daemon's Unix socket in mutual TLS, for a sandbox on another machine.
+"""The channel over TCP: the bytes of the daemon's Unix socket with mutual TLS, for a sandbox on another machine.
 
     __main__, server   the relay: a process beside a sandbox that ends TLS and connects to the daemon's socket
     own_addresses      keeps connections of the relay's own network, such as tool code's, from its port

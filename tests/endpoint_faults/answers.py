@@ -100,8 +100,8 @@ ERRORS = (
 )
 
 SHAPES = (
-    _odd("a document that is a number", 3, "JSON that is no object"),
-    _odd("a document that is a text", "null", "JSON that is no object"),
+    _odd("a document that is a number", 3, "JSON that is not an object"),
+    _odd("a document that is a text", "null", "JSON that is not an object"),
     _odd("a document without choices", {"type": "message", "content": [{"text": "hi"}]}, "without choices"),
     _odd("choices that are an object", {"choices": {"0": {}}}, "without choices"),
     _odd("a choice that is a text", {"choices": ["hi"]}, "without choices"),
@@ -113,7 +113,7 @@ SHAPES = (
         "an empty answer",
         setting="stream",
     ),
-    _odd("pieces that are lists", [[]], "JSON that is no object", stream=True),
+    _odd("pieces that are lists", [[]], "JSON that is not an object", stream=True),
     _odd(
         "deltas that are lists",
         {"choices": [{"delta": [3], "finish_reason": "stop"}]},

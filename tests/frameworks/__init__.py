@@ -2,7 +2,7 @@
 
 `python -m tests.frameworks` starts one gateway and runs the tests of each folder here by the python of its framework's
 environment, which has neither the packages of the gateway nor those of its tests: they import the framework, pytest,
-`gateway.client` and `gateway.integrations`. pytest.ini and conftest.py here are all that they share.
+`airlock` and `gateway.integrations`. pytest.ini and conftest.py here are all that they share.
 
 To add a framework NAME:
 

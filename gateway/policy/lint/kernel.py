@@ -51,12 +51,12 @@ def _forbidden(linted: Linted, placed: ScopedRule, granted: dict[str, tuple[str,
     forbidden = forbids(placed.rule)
     for tool, verb in _TOOLS if placed.rule.given() - {"paths"} else ():
         if tool in placed.rule.tools and any(is_below(top, path) for top in granted[tool] for path in forbidden):
-            what = f"commands can {verb} nothing that it is about, as the kernel does not know its conditions"
+            what = f"commands can {verb} no file that the rule is about: the kernel cannot check its conditions"
             fix = "name directories that commands need not use, or say enforcement: gateway"
             yield linted.finding("forbidden-always", placed, what, fix)
     for path in forbidden:
         if any(is_below(path, top) and path != top for top in granted["write_file"]):
-            what = f"commands can create nothing beside {path}, as the kernel only grants what there is"
+            what = f"commands cannot create files beside {path}: next to it, the kernel grants only existing files"
             above = posixpath.dirname(path)
             where = f"in the directories that commands change, such as {above}/src/**"
             fix = f"allow writing {where}, instead of in all of {above}"
@@ -69,7 +69,7 @@ def _by_reading(linted: Linted) -> Iterator[Finding]:
         return
     for placed in linted.own:
         if placed.rule.effect == "deny" and placed.rule.paths and "read_file" in placed.rule.tools:
-            what = "commands are kept from these files by reading their lines, which is a guard rail and no wall"
+            what = "only the reading of command lines keeps commands from these files, which is not reliable"
             fix = "write enforcement: kernel at the top of the policy, and name directories in place of patterns"
             yield linted.finding("by-reading", placed, what, fix)
             return
@@ -82,7 +82,7 @@ def _planted(linted: Linted, writable: Sequence[str]) -> Iterator[Finding]:
             for program in alternatives(name):
                 path = posixpath.join(WORKSPACE, _CONFIGURED.get(program, ""))
                 if rest and program in _CONFIGURED and any(is_below(path, top) for top in writable):
-                    what = f"commands may change {path}, and with it what {program} runs, of the programs rules name"
+                    what = f"commands may change {path}, and so control which of the named programs {program} runs"
                     fix = f"allow writing in directories without it, such as {WORKSPACE}/src/**, or accept it"
                     yield linted.finding("planted", placed, what, fix)
                     return

@@ -54,7 +54,7 @@ def _glob_problem(glob: str) -> tuple[str, str] | None:
 
 def _text_problem(glob: str) -> tuple[str, str] | None:
     if _BRACES.search(glob):
-        return "has braces, and these stand for themselves: no choice is made of them", "write one glob for each choice"
+        return "has braces, which match only themselves: globs have no alternatives", "write one glob for each"
     if sample_path(compile_glob(glob)) is None:
         return "seems to match no path", "look at its [...]"
     return None
@@ -69,8 +69,8 @@ def _denied_by_path(linted: Linted, placed: ScopedRule) -> Iterator[Finding]:
         for name in names:
             bare = name.rpartition("/")[2]
             if bare != "" and bare not in names and linted.runs(bare) is not None:
-                what = f"{name} is meant, and `{bare}` without the directory passes"
-                yield linted.finding("denied-by-path", placed, what, f"write {bare}: that is about {name} as well")
+                what = f"the rule names {name}, but `{bare}` without the directory passes"
+                yield linted.finding("denied-by-path", placed, what, f"write {bare}, which also covers {name}")
 
 
 def _empty_words(linted: Linted, placed: ScopedRule) -> Iterator[Finding]:
@@ -100,7 +100,7 @@ def _sections(linted: Linted) -> Iterator[Finding]:
     denying = [placed.name for placed in linted.rules if placed.rule.effect != "allow" and placed.rule.argv is not None]
     if document.opaque == "allow" and denying:
         names = ", ".join(denying[:5])
-        what = f"a line that cannot be read for sure passes, and with it what {names} should keep back"
+        what = f"lines that cannot be read reliably pass, also those that {names} should deny or ask about"
         yield linted.about("opaque-allow", ("opaque",), what, "write opaque: deny, or ask")
 
 
@@ -119,7 +119,7 @@ def connections(linted: Linted) -> Iterator[Finding]:
         places = {placed.path: placed for placed in linted.own}
         for path, what in private_hosts(linted.document, None):
             if (named := places.get(path[:-2])) is not None:
-                fix = "nothing is to do in the operator's own policy; --operator FILE checks both"
+                fix = "ignore this in the operator's own policy; --operator FILE checks both layers"
                 yield linted.finding("private-address", named, what, fix)
 
 

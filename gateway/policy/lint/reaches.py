@@ -47,7 +47,7 @@ def reaches_interpreters(linted: Linted) -> Iterator[Finding]:
         if rule.effect != "allow" or "execute" not in rule.tools:
             continue
         if rule.argv is None and linted.runs("sample"):
-            what = "any command may run: what holds it is the sandbox, no rule"
+            what = "any command may run: only the sandbox limits commands, no rule does"
             yield linted.finding("any-command", placed, what, "write argv to say which commands")
         elif placed.name in free:
             commands = [f"`{command}`" for command in free[placed.name]]
@@ -112,7 +112,7 @@ def side_doors(linted: Linted) -> Iterator[Finding]:
                         found.setdefault(name, f"{name} ({shown}, rule {allowed[0]})")
             if found:
                 paths = ", ".join((placed.rule.paths or ())[:3])
-                what = f"{kept} is kept from {paths}, and it can be reached by {', '.join(found.values())}"
+                what = f"the rule keeps {kept} from {paths}, but other ways lead there: {', '.join(found.values())}"
                 fix = f"write tools: [{kind}] for all file tools; for commands, allow certain ones by argv"
                 yield linted.finding("side-door", placed, what, fix)
 

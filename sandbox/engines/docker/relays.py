@@ -1,4 +1,4 @@
-"""Relays: channels of an engine on another machine, over TCP in mutual TLS (docs/channel.md).
+"""Relays: channels of an engine on another machine, over TCP with mutual TLS (docs/channel.md).
 
 Beside each sandbox that runs is a container of the runtime image with the relay (sandbox/tls). The two share a volume
 in memory for the socket, and nothing else. The relay's port is published on the engine's host. A relay is made anew for

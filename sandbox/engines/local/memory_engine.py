@@ -7,7 +7,7 @@ only (`sandbox.engine: memory`), and the gateway then listens on loopback alone.
     engine = MemoryEngine()                      # everything in a temporary directory that close() removes
     engine = MemoryEngine(root=directory)        # workspaces stay there, for the next process
 
-It keeps the Engine protocol except for isolation: tests/conformance runs on both engines. The differences:
+It keeps the Engine protocol except for isolation: tests/conformance runs on every engine. The differences:
 
     - image, runtime and limits are recorded and not enforced, and the posture has only Landlock: file rules hold;
     - file calls see /workspace and /tmp, which are directories of the sandbox, and nothing else. Commands see this

@@ -156,7 +156,7 @@ async def test_files_come_with_the_task_and_only_as_they_were(tmp_path: Path) ->
                 for path, said in {
                     "none.png": "attachments: /workspace/none.png",
                     "huge.png": "50000 x 50000 pixels",
-                    ".": "attachments: /workspace is no file",
+                    ".": "attachments: /workspace is not a file",
                 }.items():
                     with pytest.raises(InvalidArgument, match=said):
                         await run("what is this?", path)

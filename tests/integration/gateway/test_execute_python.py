@@ -69,7 +69,7 @@ async def test_images_are_files_of_the_workspace_that_belong_to_the_result(airlo
     assert await airlock.read_file("python", file.path) == image
     assert (result.structured["results"][0]["image"], file.path in result.content) == (file.path, True)
     damaged = await run(airlock, "class Bad:\n    def _repr_png_(self): return b'not a png'\nBad()")
-    assert (damaged.attachments, "an image was not kept: it is no PNG" in damaged.note) == ((), True)
+    assert (damaged.attachments, "an image was not kept: it is not a PNG" in damaged.note) == ((), True)
 
 
 async def test_no_one_writes_to_an_interpreter_or_reads_from_it_past_the_policy(airlock: Client) -> None:

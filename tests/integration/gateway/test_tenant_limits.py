@@ -32,7 +32,7 @@ async def test_disk_and_the_making_of_sandboxes_are_limited_and_said_to_be(tmp_p
             filling = "for n in 1 2 3 4 5 6; do head -c 40M /dev/zero > $n; done; sleep 60"
             ended = await airlock.call_tool("execute", {"command": filling}, thread="t")
             assert (ended.outcome, ended.is_error) == ("disk_limit", True)
-            assert "took more disk than its limit" in ended.note
+            assert "exceeded its disk limit" in ended.note
             with pytest.raises(NoSpace, match="is its limit"):
                 await airlock.write_file("t", "/workspace/more", b"x" * 1_000_000)
             program = await airlock.run_program(["sh", "-c", f"rm -f 4 5 6; {filling}"], thread="t")

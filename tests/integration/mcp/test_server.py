@@ -145,7 +145,7 @@ async def test_files_are_resources_that_are_listed_and_read_as_text_or_bytes(
         with pytest.raises(MCPError, match="no such file") as missing:
             await client.read_resource("sandbox:///workspace/none")
         assert missing.value.error.data["reason"] == "NOT_FOUND"
-        with pytest.raises(MCPError, match="is no file of the sandbox"):
+        with pytest.raises(MCPError, match="is not a file of the sandbox"):
             await client.read_resource("file:///etc/passwd")
 
 

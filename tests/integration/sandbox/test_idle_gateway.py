@@ -68,7 +68,7 @@ async def test_what_ended_is_said_to_the_first_command_also_after_another_stop_a
             first, second = [await client.call_tool("execute", {"command": "cat a"}, thread="t") for _ in range(2)]
             assert first.content == second.content == "kept\n"
             assert first.note == (
-                "[the sandbox was stopped before this: its background processes (1) ended, and /tmp was empty then]"
+                "[the sandbox was stopped before this call: its background processes (1) ended, and /tmp was emptied]"
             )
             assert second.note == ""
     assert containers_of(home.instance) == []

@@ -304,7 +304,7 @@ async def test_more_disk_than_the_workspace_may_have_ends_whatever_takes_it(sand
         pytest.skip("the program of this attack is for x86-64: run on such a machine")
     ended = await run(sandbox.shell, python(ATTACKS[attack]), timeout_s=50)
     assert reported(ended)[0] == "disk_limit", reported(ended)
-    assert "the workspace took more disk than its limit" in ended.message
+    assert "the workspace exceeded its disk limit" in ended.message
     assert "host" not in ended.message
 
 

@@ -68,9 +68,9 @@ async def test_a_viewed_file_is_a_reference_whatever_its_name_says() -> None:
 @pytest.mark.parametrize(
     "data, said",
     [
-        (b"\x89PNG\r\n", "/workspace/f.png is no PNG"),
+        (b"\x89PNG\r\n", "/workspace/f.png is not a PNG"),
         (png_header(20_000, 20_000), "20000 x 20000 pixels"),
-        (b"plain text", "no PNG, JPEG, GIF, WebP or PDF by its first bytes"),
+        (b"plain text", "not a PNG, JPEG, GIF, WebP or PDF, by its first bytes"),
         (PDF + bytes(300), "larger than the 300 bytes"),
     ],
 )
@@ -96,7 +96,7 @@ async def test_only_files_can_be_shown(kind: Any) -> None:
         async def stat(self, path: str) -> FakeEntry:
             return FakeEntry(path, kind)
 
-    with pytest.raises(ValueError, match=f"is no file .type: {kind}."):
+    with pytest.raises(ValueError, match=f"is not a file .type: {kind}."):
         await attached_file(Odd(), PATH)
 
 

@@ -70,7 +70,7 @@ def test_a_header_that_is_cut_says_so(kind: str) -> None:
     "data", [b"", b"hello", b"<svg/>", b"\x89PN", b"BM6", b"PK\x03\x04", b" %PDF-1.4", b"RIFF\0\0\0\0WAVE"]
 )
 def test_anything_else_is_not_shown(data: bytes) -> None:
-    with pytest.raises(ValueError, match="no PNG, JPEG, GIF, WebP or PDF"):
+    with pytest.raises(ValueError, match="not a PNG, JPEG, GIF, WebP or PDF"):
         media_of(data)
 
 

@@ -103,7 +103,7 @@ class Impatient(Plain):
     "hook, said",
     [
         (Hook(), "Hook overrides no point"),
-        (Misspelled(), "Misspelled.before_tool_used is no point"),
+        (Misspelled(), "Misspelled.before_tool_used is not a hook point"),
         (Plain(), "write `async def before_step`"),
         (Impatient(), "Impatient.timeout_s is '5'"),
         (Misspelled, "give a hook made of it"),

@@ -31,5 +31,5 @@ def test_each_path_has_a_uri_that_leads_back_to_it(name: bytes) -> None:
     ],
 )
 def test_other_uris_are_refused(uri: str) -> None:
-    with pytest.raises(InvalidArgument, match="is no file of the sandbox"):
+    with pytest.raises(InvalidArgument, match="is not a file of the sandbox"):
         path_of(uri)

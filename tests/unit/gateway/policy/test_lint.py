@@ -268,7 +268,7 @@ def test_where_the_kernel_enforces_it_is_said_what_commands_get_of_rules_on_file
         ("forbidden-always", "large"),
         ("unreadable", "change"),
     ]
-    assert "nothing beside /workspace/src/generated" in found(kernel, "forbidden-inside")[0].what
+    assert "cannot create files beside /workspace/src/generated" in found(kernel, "forbidden-inside")[0].what
     assert "write below /tmp and read nothing" in found(kernel, "unreadable")[0].what
     assert not [finding for check in checks for finding in found(reading, check)]
 

@@ -110,7 +110,12 @@ def test_any_tool_that_does_not_page_can_have_sizes_of_its_own_and_they_survive_
             "rules[0]",
             "write paths",
         ),
-        ("version: 1\nrules:\n- {id: a, tools: [ls, execute], effect: deny, reason: r}", 3, "rules[0]", "two rules"),
+        (
+            "version: 1\nrules:\n- {id: a, tools: [ls, execute], effect: deny, reason: r}",
+            3,
+            "rules[0]",
+            "one for each kind",
+        ),
         (f"version: 1\nrules:\n- {RULE}, argv: [git]}}", 3, "rules[0].argv[0]", "[[git, [status, diff]], [ls]]"),
         (f"version: 1\nrules:\n- {RULE}, argv: [[git, no]]}}", 3, "rules[0].argv[0][1]", "need quotes"),
         (f"version: 1\nrules:\n- {RULE}, argv: [[git status]]}}", 3, "rules[0].argv[0]", "write the words apart"),

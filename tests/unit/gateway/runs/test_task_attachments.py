@@ -116,7 +116,7 @@ async def test_the_task_is_shown_with_its_files_and_the_thread_keeps_the_referen
     "path, said",
     [
         ("missing.png", "attachments: /workspace/missing.png does not exist"),
-        ("notes.txt", "attachments: /workspace/notes.txt is no PNG, JPEG, GIF, WebP or PDF"),
+        ("notes.txt", "attachments: /workspace/notes.txt is not a PNG, JPEG, GIF, WebP or PDF"),
         ("huge.png", "attachments: /workspace/huge.png is a PNG image of 60000 x 60000 pixels"),
         ("heavy.png", "attachments: /workspace/heavy.png is larger than the 1,048,576 bytes"),
         ("a\0b", "attachments: the path contains a NUL"),
