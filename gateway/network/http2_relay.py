@@ -145,11 +145,12 @@ class _Relay:
             task.cancel()
 
     def _begin(self, event: RequestReceived) -> None:
-        stream = event.stream_id
-        if self._left.is_set() or (self.server is not None and self.server.leaving):
+        stream, size = event.stream_id, header_bytes(event.headers)
+        leaving = self._left.is_set() or (self.server is not None and self.server.leaving)
+        if leaving or not self.client.has_room(size):
             self.client.reset(stream, ErrorCodes.REFUSED_STREAM)
             return
-        self.client.arrivals[stream] = Arrivals()
+        self.client.arrivals[stream] = Arrivals(untaken_header_bytes=size)
         task = asyncio.create_task(self._serve(stream, event))
         self._tasks[stream] = task
         task.add_done_callback(lambda _: self._ended(stream))

@@ -29,6 +29,9 @@ _UNRESERVED = re.compile(r"[A-Za-z0-9._~-]")
 _SPACE = (b" ", b"\t")
 # Of a method, which is on record.
 _LIMIT_METHOD = 32
+# Of a request's target: what other servers take. Its path is kept, in each way to read it, while the request may be
+# under way.
+_LIMIT_TARGET_BYTES = 8 * 1024
 _HOP = frozenset({b"connection", b"keep-alive", b"te", b"upgrade", b"http2-settings"})
 # What frames or routes a message: neither may Connection name it, nor a trailer carry it (RFC 9110, 6.5.1).
 _FRAMING = frozenset({b"content-length", b"transfer-encoding", b"host"})
@@ -117,6 +120,8 @@ def check_head(head: bytes) -> None:
 
 def read_request(request: h11.Request, origin: Origin | None) -> ProxyRequest:
     """Read a request to a proxy (absolute form), or in a tunnel to `origin` (origin form). Raises Refused."""
+    if len(request.target) > _LIMIT_TARGET_BYTES:
+        raise bad(f"the URL is longer than {_LIMIT_TARGET_BYTES} bytes; send what is long in the body", 414)
     method, target, version = request.method.decode(), request.target.decode(), request.http_version
     named, fields = dict(request.headers), request.headers.raw_items()
     if "#" in target:

@@ -246,3 +246,16 @@ async def test_requests_that_wait_for_their_server_are_judged_once_by_a_policy(
     assert len(judged) == 50
     door.policy = policy(allow("b.test"))
     assert not one.still_allowed()
+
+
+async def test_of_more_requests_than_a_hundred_none_is_kept(door: LoopbackDoor) -> None:
+    targets = [Target("a.test", 1, "GET", (f"/{number}",)) for number in range(101)]
+    one = door.door.request(targets[0])
+    for target in targets[:100]:
+        one.carries(door.door.request(target), alone=False)
+    assert one.requests == frozenset(targets[:100])
+    for target in targets[100:] + targets[:1]:
+        one.carries(door.door.request(target), alone=False)
+        assert one.requests is None
+    one.carries(door.door.request(targets[0]), alone=True)
+    assert one.requests == {targets[0]}

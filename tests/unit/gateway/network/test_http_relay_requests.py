@@ -213,6 +213,17 @@ async def test_a_head_is_bounded_in_bytes_and_time() -> None:
         assert (await relay.ask(padded[:30])).startswith(b"HTTP/1.1 408 ")
 
 
+async def test_a_long_url_is_refused_before_it_is_judged() -> None:
+    async with relayed({"good.example": echo}) as relay:
+        asked = b"GET %s HTTP/1.1\r\nHost: good.example\r\nConnection: close\r\n\r\n"
+        url = b"http://good.example/?"
+        got = await relay.ask(asked % (url + b"a" * (8193 - len(url))))
+        assert got.startswith(b"HTTP/1.1 414 ")
+        assert json.loads(got.partition(b"\r\n\r\n")[2])["error"] == "bad_request"
+        assert relay.gate.judged == []
+        assert (await relay.ask(asked % (url + b"a" * (8192 - len(url))))).startswith(b"HTTP/1.1 200 ")
+
+
 async def test_a_connection_that_asks_for_nothing_is_closed() -> None:
     async with relayed({"good.example": echo}, limits=RelayLimits(idle_s=0.5)) as relay:
         assert await relay.ask(b"") == b""
