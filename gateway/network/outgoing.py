@@ -192,21 +192,24 @@ class Outgoing:
         if request.decision is None or request.decision.policy_version != self.policy.policy().version:
             self.checked_by = None  # the policy changed while it was judged
 
-    def still_allowed(self) -> bool:
+    async def still_allowed(self) -> bool:
         """Return whether the policy in force lets the connection stay; an ask rule does."""
         policy = self.policy.policy()
         if self.checked_by is policy:
             return True
-        if self.requests is None:
-            allowed = self.decision is not None and self.decision.policy_version == policy.version
-        else:
-            requests = self.requests or {self.target}
-            allowed = all(self.policy.judge(request, self.call).verdict != "deny" for request in requests)
+        self.checked_by = policy  # first: a request that comes meanwhile may have it asked again
         if self.address:
             rules = self._permits(policy), self._denies(policy)
-            allowed = allowed and may_be_dialled(self.target.host, self.address, self.target.port, *rules)
-        self.checked_by = policy
-        return allowed
+            if not may_be_dialled(self.target.host, self.address, self.target.port, *rules):
+                return False
+        if self.requests is None:
+            return self.decision is not None and self.decision.policy_version == policy.version
+        for number, request in enumerate(self.requests or {self.target}):
+            if number:
+                await asyncio.sleep(0)  # a judgement takes about a millisecond: others have their turn
+            if self.policy.judge(request, self.call).verdict == "deny":
+                return False
+        return True
 
     @property
     def verdict(self) -> str:
