@@ -33,6 +33,7 @@ from gateway.network.http_request import (
     ProxyRequest,
     Refused,
     bad,
+    check_field_count,
     end_to_end,
     read_request,
     refusal,
@@ -356,6 +357,7 @@ class _Stream:
 
 def _request(fields: Fields, origin: Origin) -> ProxyRequest:
     """Read a request's head by the rules for HTTP/1.1. Raises Refused."""
+    check_field_count(sum(name[:1] != b":" for name, _ in fields))
     named = dict(fields)
     if named.get(b":scheme") != origin.scheme.encode() or b":protocol" in named:
         raise bad("only plain requests to this server are relayed")

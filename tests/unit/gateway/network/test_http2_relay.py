@@ -496,3 +496,11 @@ async def test_a_long_url_is_refused_on_its_stream() -> None:
         assert (got.headers[b":status"], json.loads(got.body)["error"]) == (b"414", "bad_request")
         assert (await ends.client.get(b"/" + b"a" * 8191)).headers[b":status"] == b"200"
         assert [len(request.target) for request in ends.gate.judged] == [8192]
+
+
+async def test_header_fields_are_counted() -> None:
+    async with _relayed() as ends:
+        got = await ends.client.get(b"/", *[(b"a", b"")] * 201)
+        assert (got.headers[b":status"], json.loads(got.body)["error"]) == (b"431", "bad_request")
+        assert (await ends.client.get(b"/", *[(b"a", b"")] * 200)).headers[b":status"] == b"200"
+        assert len(ends.gate.judged) == 1
