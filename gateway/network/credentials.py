@@ -17,7 +17,7 @@ from urllib.parse import unquote_plus
 from gateway.config.network_settings import CredentialSettings
 from gateway.errors import Misconfigured
 from gateway.network.http_request import Headers, Origin, ProxyRequest, Refused, refusal
-from gateway.network.masking import Masked, forms
+from gateway.network.masking import Form, Masked, forms
 from gateway.network.secret_value import SecretUnavailable, SecretValue
 
 PREFIX = "airlock_ph_"
@@ -116,7 +116,7 @@ class Credentials:
             dropped = _NOT_TO_BOUND_HOSTS | (_NOT_WITH_A_SECRET if used else frozenset())
             headers = [(name, value) for name, value in headers if name.lower() not in dropped]
             headers.append((b"Accept-Encoding", b"identity"))
-        known: set[bytes] = set()
+        known: set[Form] = set()
         for one in bound:
             with suppress(SecretUnavailable):  # where it is used, that was refused; else this is only about past values
                 await one.value.current()
@@ -176,7 +176,7 @@ class Credentials:
 class CredentialExchange:
     """An Exchange (gateway.network.upstream); `used` names the credentials that were put in."""
 
-    def __init__(self, request: ProxyRequest, headers: Headers, used: tuple[str, ...], known: set[bytes]) -> None:
+    def __init__(self, request: ProxyRequest, headers: Headers, used: tuple[str, ...], known: set[Form]) -> None:
         self.headers = headers
         self.used = used
         self._request = request
