@@ -33,7 +33,12 @@ _NETWORKS = [(ipaddress.ip_network(text), what) for what, texts in _SPECIAL.item
 _GLOBAL = ipaddress.IPv6Network("2000::/3")
 """All of IPv6 that has been given out for the public internet; there are reserved addresses in it, too."""
 _OTHER = "a reserved address"
-_TRANSLATED = (ipaddress.IPv6Network("64:ff9b::/96"), ipaddress.IPv6Network("64:ff9b:1::/48"))
+_TRANSLATED = ipaddress.IPv6Network("64:ff9b::/96")
+# Whose translators choose among the lengths of RFC 6052 (section 2.2): where an IPv4 address may begin. It leaves out
+# bits 64 to 71, which are zero.
+_TRANSLATED_LOCALLY = ipaddress.IPv6Network("64:ff9b:1::/48")
+_LOCAL_PREFIXES = (48, 56, 64, 96)
+_NO_DESTINATION = ipaddress.IPv4Network("0.0.0.0/8")
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -130,8 +135,20 @@ def carried(address: Address) -> tuple[ipaddress.IPv4Address, ...]:
     if isinstance(address, ipaddress.IPv4Address):
         return ()
     found = [address.ipv4_mapped, address.sixtofour, *(address.teredo or ())]
-    if any(address in network for network in _TRANSLATED):
-        found.append(ipaddress.IPv4Address(int(address) & 0xFFFF_FFFF))
+    if address in _TRANSLATED:
+        found.append(_embedded(address, 96))
+    if address in _TRANSLATED_LOCALLY:
+        possible = [_embedded(address, length) for length in _LOCAL_PREFIXES]
+        # What is zero beside the address reads as one to which no packet is sent.
+        found += [one for one in possible if one not in _NO_DESTINATION] or possible
     if int(address) >> 32 == 0:  # ::a.b.c.d, long out of use
         found.append(ipaddress.IPv4Address(int(address)))
     return tuple(one for one in found if one is not None)
+
+
+def _embedded(address: ipaddress.IPv6Address, length: int) -> ipaddress.IPv4Address:
+    """Return the address of IPv4 behind a prefix (RFC 6052, section 2.2)."""
+    octets = address.packed
+    if length < 96:
+        octets = octets[:8] + octets[9:]
+    return ipaddress.IPv4Address(octets[length // 8 : length // 8 + 4])

@@ -95,6 +95,30 @@ async def test_an_operator_who_names_a_translator_does_not_name_what_is_behind_i
     assert both.addresses == (f"{prefix}a00:1",)
 
 
+@pytest.mark.parametrize(
+    "address, carried",
+    [
+        ("64:ff9b:1:a9fe:a9:fe00:808:808", "169.254.169.254"),  # read by a /48 translator
+        ("64:ff9b:1:8a9:fe:a9fe:808:808", "169.254.169.254"),  # by a /56
+        ("64:ff9b:1:808:a9:fea9:fe08:808", "169.254.169.254"),  # by a /64
+        ("64:ff9b:1:808:8:800:a9fe:a9fe", "169.254.169.254"),  # by a /96
+        ("64:ff9b:1:a00:0:100::", "10.0.0.1"),
+        ("64:ff9b:1::1", "0.0.0.1"),
+    ],
+)
+async def test_of_a_local_translator_each_address_that_it_may_read_has_to_pass(address: str, carried: str) -> None:
+    def translator(address: str, port: int) -> bool:
+        return address.startswith("64:ff9b:1:")
+
+    with pytest.raises(Unreachable):
+        await found(address, permits=translator)
+    asked: list[str] = []
+    await found(address, permits=lambda address, _: asked.append(address) or True)
+    assert carried in asked
+    for public in ("64:ff9b:1:808:8:800::", "64:ff9b:1:8:8:808::", "64:ff9b:1::808:808"):
+        assert (await found(public, permits=translator)).addresses == (public,)
+
+
 @pytest.mark.parametrize("answers", [(), ("fe80::1%eth0", "2a00::1%1"), ("nonsense",)])
 async def test_a_name_without_an_address_that_can_be_judged_is_unresolved(answers: tuple[str, ...]) -> None:
     with pytest.raises(Unreachable) as caught:
