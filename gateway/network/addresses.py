@@ -8,6 +8,7 @@ otherwise.
 
 import asyncio
 import ipaddress
+import socket
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal
@@ -17,6 +18,7 @@ from gateway.support.hosts import Address, carried, shown_endpoint, special
 
 _LIMIT_ADDRESSES = 32
 """Of one name; more would only be tried one after the other."""
+_ANY_PORT = 9
 
 Lookup = Callable[[str, int], Awaitable[Iterable[str]]]
 """Returns the addresses of a name, in the order in which they are to be tried. Raises OSError or UnicodeError."""
@@ -71,10 +73,11 @@ async def resolve(
 ) -> Resolved:
     """Return the addresses of a canonical host that may be dialled. Raises Unreachable.
 
-    An address is refused unless it is public, or `permits` says that the operator names it. One that carries an
-    address of IPv4 (NAT64, 6to4, Teredo) is never public; where it is named, what it carries has to pass as well. An
-    IPv4-mapped one is its IPv4 address. What `denies` names is always refused. A host that is written as an address
-    was already judged as one, so there `denies` gets only the addresses that it carries.
+    An address is refused unless it is public and of another machine (no firewall would be on the way to this one), or
+    `permits` says that the operator names it. One that carries an address of IPv4 (NAT64, 6to4, Teredo) is never
+    public; where it is named, what it carries has to pass as well. An IPv4-mapped one is its IPv4 address. What
+    `denies` names is always refused. A host that is written as an address was already judged as one, so there `denies`
+    gets only the addresses that it carries.
     """
     shown = shown_endpoint(host, port)
     found = [address] if (address := _address(host)) is not None else await _looked_up(host, port, timeout_s, lookup)
@@ -88,7 +91,7 @@ async def resolve(
     first = found[0]
     if rule := denied[str(first)]:
         raise Unreachable("denied_address", f"{host} leads to {first}, which a rule denies", refused, rule)
-    what = special(first) or "a special address"
+    what = special(first) or "an address of the gateway's own machine"
     said = f"{shown} is {what}" if address is not None else f"{host} leads to {what}, {first}"
     raise Unreachable("private_address", f"{said}, which no rule of the operator names", refused)
 
@@ -126,11 +129,24 @@ def may_be_dialled(host: str, address: str, port: int, permits: Permits, denies:
 
 
 def _may_be_dialled(address: Address, port: int, permits: Permits) -> bool:
-    if special(address) is None:
+    if _is_public(address):
         return True
-    return permits(str(address), port) and all(
-        special(one) is None or permits(str(one), port) for one in carried(address)
-    )
+    return permits(str(address), port) and all(_is_public(one) or permits(str(one), port) for one in carried(address))
+
+
+def _is_public(address: Address) -> bool:
+    return special(address) is None and not _is_own(address)
+
+
+def _is_own(address: Address) -> bool:
+    """Return whether this machine would connect to it from that very address. Sends nothing."""
+    family = socket.AF_INET6 if address.version == 6 else socket.AF_INET
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect((str(address), _ANY_PORT))
+            return bool(probe.getsockname()[0] == str(address))
+    except OSError:  # there is no way to it
+        return False
 
 
 def _denied(address: Address, port: int, denies: Denies, *, literal: bool) -> str:

@@ -8,7 +8,8 @@ from collections.abc import Awaitable, Iterable
 
 import pytest
 
-from gateway.network.addresses import Lookup, Resolved, Unreachable, resolve
+import gateway.network.addresses
+from gateway.network.addresses import Lookup, Resolved, Unreachable, may_be_dialled, resolve
 
 PUBLIC = ["93.184.216.34", "1.1.1.1", "100.63.255.255", "100.128.0.0", "172.15.255.255", "172.32.0.0", "9.255.255.255"]
 PUBLIC += ["11.0.0.0", "128.0.0.1", "169.253.255.255", "192.0.1.0", "198.17.255.255", "198.20.0.0", "223.255.255.255"]
@@ -74,6 +75,20 @@ async def test_the_operator_is_asked_about_that_very_address_and_port() -> None:
 async def test_only_the_refused_addresses_of_a_name_are_left_out_and_the_order_stays() -> None:
     many = await found("1.1.1.1", "10.0.0.1", "2a00::1", "169.254.169.254", "1.1.1.1", "9.9.9.9")
     assert many == Resolved(("1.1.1.1", "2a00::1", "9.9.9.9"), ("10.0.0.1", "169.254.169.254"))
+
+
+async def test_an_address_of_the_gateway_itself_is_dialled_where_the_operator_names_it_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    own, special = "127.0.0.1", gateway.network.addresses.special
+    monkeypatch.setattr(gateway.network.addresses, "special", lambda one: None if str(one) == own else special(one))
+    with pytest.raises(Unreachable, match="an address of the gateway's own machine, 127") as caught:
+        await found(own)
+    assert caught.value.kind == "private_address"
+    assert not may_be_dialled("host.test", own, 443, never)
+    assert await found(own, "1.1.1.1") == Resolved(("1.1.1.1",), (own,))
+    named = await found(own, "1.1.1.1", permits=lambda one, port: (one, port) == (own, 443))
+    assert named == Resolved((own, "1.1.1.1"))
 
 
 async def test_a_mapped_address_is_its_ipv4_address() -> None:
