@@ -5,14 +5,13 @@ for their limits, and for a policy that no longer allows them.
 """
 
 import asyncio
-import contextlib
 import contextvars
 import math
 import socket
 import time
 from collections import defaultdict, deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -136,7 +135,7 @@ class Door:
         await asyncio.gather(*tasks, return_exceptions=True)
         await self.records.written()
         if self.sandbox.alive:
-            with contextlib.suppress(SandboxError):
+            with suppress(SandboxError):
                 await self.sandbox.network.close()
 
     # --- Exits ---
@@ -233,7 +232,9 @@ class Door:
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         # Not in the caller's context: the task serves connections of other calls too.
-        task = asyncio.create_task(work, context=contextvars.Context())
+        context = contextvars.Context()
+        context.run(CURRENT_TENANT.set, self.policy.thread.tenant)
+        task = asyncio.create_task(work, context=context)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
@@ -264,7 +265,6 @@ class Door:
         serving.add_done_callback(self._serving.discard)
 
     async def _serve(self, connection: socket.socket, exits: Exits) -> None:
-        CURRENT_TENANT.set(self.policy.thread.tenant)
         try:
             await serve(connection, exits)
         except Exception:
@@ -275,13 +275,13 @@ class Door:
         while self.alive:
             await asyncio.sleep(_WATCH_S)
             for one, task in list(self._open.items()):
-                await asyncio.sleep(0)  # with a new policy, each may be a hundred requests to judge
+                await asyncio.sleep(0)
                 if one not in self._open:
                     continue
                 why = one.overdue(time.monotonic())
-                if not why and one.decision is not None and not one.still_allowed():
+                if not why and one.decision is not None and not await one.still_allowed():
                     why = "policy_changed"
-                if why:
+                if why and one in self._open:  # it may have ended while it was judged
                     one.outcome = why
                     del self._open[one]  # once: a second time it could be at its record
                     task.cancel()

@@ -39,7 +39,8 @@ _LIMIT_TABLE_BYTES = 4096
 _GOAWAY = 7
 # Frames, of all streams, that the other side has not taken: each costs memory that no window counts.
 _LIMIT_FRAMES = 8192
-# The same for heads and trailers, as SETTINGS_MAX_HEADER_LIST_SIZE counts them: one byte may stand for a whole field.
+# The same for heads and trailers, and for requests' heads until their streams are over. They are counted as
+# SETTINGS_MAX_HEADER_LIST_SIZE does: one byte may stand for a whole field.
 _LIMIT_UNTAKEN_HEADER_BYTES = 2 * 1024 * 1024
 
 
@@ -59,7 +60,8 @@ class StreamUnserved(StreamGone):
 class Arrivals:
     """What arrived on one stream, in order, None after a reset, StreamReset if the server does not serve it.
 
-    `untaken_bytes` count against the windows, `untaken_header_bytes` are those of heads and trailers.
+    `untaken_bytes` count against the windows, `untaken_header_bytes` are those of heads and trailers; a request's head
+    is among them to the end.
     `announced_bytes` are those of Content-Length that are still to come, None without one.
     """
 
@@ -184,8 +186,13 @@ class End:
         """Raise EndGone if the other side sent much more frames, or bytes of headers, than were taken."""
         if sum(arrivals.queue.qsize() for arrivals in self.arrivals.values()) > _LIMIT_FRAMES:
             raise EndGone("too many frames wait")
-        if sum(arrivals.untaken_header_bytes for arrivals in self.arrivals.values()) > _LIMIT_UNTAKEN_HEADER_BYTES:
+        if not self.has_room(0):
             raise EndGone("too large headers wait")
+
+    def has_room(self, size: int) -> bool:
+        """Return whether so many more bytes of headers may wait."""
+        waiting = sum(arrivals.untaken_header_bytes for arrivals in self.arrivals.values())
+        return waiting + size <= _LIMIT_UNTAKEN_HEADER_BYTES
 
     async def taken(self, stream: int, event: DataReceived) -> None:
         """Let the other side send as much again."""

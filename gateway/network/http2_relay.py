@@ -33,6 +33,7 @@ from gateway.network.http_request import (
     ProxyRequest,
     Refused,
     bad,
+    check_field_count,
     end_to_end,
     read_request,
     refusal,
@@ -145,11 +146,12 @@ class _Relay:
             task.cancel()
 
     def _begin(self, event: RequestReceived) -> None:
-        stream = event.stream_id
-        if self._left.is_set() or (self.server is not None and self.server.leaving):
+        stream, size = event.stream_id, header_bytes(event.headers)
+        leaving = self._left.is_set() or (self.server is not None and self.server.leaving)
+        if leaving or not self.client.has_room(size):
             self.client.reset(stream, ErrorCodes.REFUSED_STREAM)
             return
-        self.client.arrivals[stream] = Arrivals()
+        self.client.arrivals[stream] = Arrivals(untaken_header_bytes=size)
         task = asyncio.create_task(self._serve(stream, event))
         self._tasks[stream] = task
         task.add_done_callback(lambda _: self._ended(stream))
@@ -355,6 +357,7 @@ class _Stream:
 
 def _request(fields: Fields, origin: Origin) -> ProxyRequest:
     """Read a request's head by the rules for HTTP/1.1. Raises Refused."""
+    check_field_count(sum(name[:1] != b":" for name, _ in fields))
     named = dict(fields)
     if named.get(b":scheme") != origin.scheme.encode() or b":protocol" in named:
         raise bad("only plain requests to this server are relayed")

@@ -29,6 +29,11 @@ _UNRESERVED = re.compile(r"[A-Za-z0-9._~-]")
 _SPACE = (b" ", b"\t")
 # Of a method, which is on record.
 _LIMIT_METHOD = 32
+# Of a request's target: what other servers take. Its path is kept, in each way to read it, while the request may be
+# under way.
+_LIMIT_TARGET_BYTES = 8 * 1024
+# Of a request's header fields, of which 64 KiB have room for ten thousands: what they cost is by the field.
+_LIMIT_FIELDS = 200
 _HOP = frozenset({b"connection", b"keep-alive", b"te", b"upgrade", b"http2-settings"})
 # What frames or routes a message: neither may Connection name it, nor a trailer carry it (RFC 9110, 6.5.1).
 _FRAMING = frozenset({b"content-length", b"transfer-encoding", b"host"})
@@ -100,10 +105,17 @@ def bad(reason: str, status: int = 400) -> Refused:
     return refusal(status, "bad_request", reason)
 
 
+def check_field_count(count: int) -> None:
+    """Raise Refused for a request with too many header fields."""
+    if count > _LIMIT_FIELDS:
+        raise bad(f"the request has {count} header fields; send at most {_LIMIT_FIELDS}", 431)
+
+
 def check_head(head: bytes) -> None:
-    """Raise Refused for a head, up to its empty line, that HTTP libraries read in different ways."""
+    """Raise Refused for a head, up to its empty line, that is too long or HTTP libraries read in different ways."""
     if not head.count(b"\r\n") == head.count(b"\r") == head.count(b"\n"):
         raise bad("a line of the head ends in a bare CR or LF")
+    check_field_count(head.count(b"\r\n") - 2)  # without the request line and the empty line
     lines = head.split(b"\r\n")[1:-2]
     if any(line.startswith(_SPACE) for line in lines):
         raise bad("a header is folded over lines")
@@ -117,6 +129,8 @@ def check_head(head: bytes) -> None:
 
 def read_request(request: h11.Request, origin: Origin | None) -> ProxyRequest:
     """Read a request to a proxy (absolute form), or in a tunnel to `origin` (origin form). Raises Refused."""
+    if len(request.target) > _LIMIT_TARGET_BYTES:
+        raise bad(f"the URL is longer than {_LIMIT_TARGET_BYTES} bytes; send what is long in the body", 414)
     method, target, version = request.method.decode(), request.target.decode(), request.http_version
     named, fields = dict(request.headers), request.headers.raw_items()
     if "#" in target:

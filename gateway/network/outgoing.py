@@ -57,8 +57,8 @@ class Outgoing:
     credentials: frozenset[str] = frozenset()
     checked_by: Policy | None = None
     """The policy that allows it; None where that is to be asked again."""
-    requests: frozenset[Target] = frozenset()
-    """Those that may be under way on it, where they were judged one by one."""
+    requests: frozenset[Target] | None = frozenset()
+    """Those that may be under way on it, where they were judged one by one; None once there are too many to keep."""
     bytes_up: int = 0
     bytes_down: int = 0
     outcome: str = ""
@@ -186,25 +186,30 @@ class Outgoing:
     def carries(self, request: "Outgoing", *, alone: bool) -> None:
         """Note a request on it that was allowed; `alone`: those before are over."""
         before = frozenset() if alone else self.requests
-        if len(before) <= _REQUESTS_KEPT:
-            self.requests = before | {request.target}
+        if before is not None:
+            kept = before | {request.target}
+            self.requests = kept if len(kept) <= _REQUESTS_KEPT else None
         if request.decision is None or request.decision.policy_version != self.policy.policy().version:
             self.checked_by = None  # the policy changed while it was judged
 
-    def still_allowed(self) -> bool:
+    async def still_allowed(self) -> bool:
         """Return whether the policy in force lets the connection stay; an ask rule does."""
         policy = self.policy.policy()
         if self.checked_by is policy:
             return True
-        requests = self.requests or {self.target}
-        allowed = all(self.policy.judge(request, self.call).verdict != "deny" for request in requests)
-        if len(requests) > _REQUESTS_KEPT:
-            allowed = self.decision is not None and self.decision.policy_version == policy.version
+        self.checked_by = policy  # first: a request that comes meanwhile may have it asked again
         if self.address:
             rules = self._permits(policy), self._denies(policy)
-            allowed = allowed and may_be_dialled(self.target.host, self.address, self.target.port, *rules)
-        self.checked_by = policy
-        return allowed
+            if not may_be_dialled(self.target.host, self.address, self.target.port, *rules):
+                return False
+        if self.requests is None:
+            return self.decision is not None and self.decision.policy_version == policy.version
+        for number, request in enumerate(self.requests or {self.target}):
+            if number:
+                await asyncio.sleep(0)  # a judgement takes about a millisecond: others have their turn
+            if self.policy.judge(request, self.call).verdict == "deny":
+                return False
+        return True
 
     @property
     def verdict(self) -> str:

@@ -17,6 +17,7 @@ from gateway.network.decision import CallUnderWay, ConnectionPolicy, Target
 from gateway.network.outgoing import Outgoing
 from gateway.policy.decision import Decision
 from gateway.storage.audit_store import AuditEntry
+from gateway.support.current_tenant import CURRENT_TENANT
 from tests.security.network.loopback_door import (
     CALL,
     WAIT_S,
@@ -242,7 +243,61 @@ async def test_requests_that_wait_for_their_server_are_judged_once_by_a_policy(
         return judge(self, target, call, grants)
 
     monkeypatch.setattr(ConnectionPolicy, "judge", counted)
-    assert [one.still_allowed() for _ in range(3)] == [True] * 3
+    assert [await one.still_allowed() for _ in range(3)] == [True] * 3
     assert len(judged) == 50
     door.policy = policy(allow("b.test"))
-    assert not one.still_allowed()
+    assert not await one.still_allowed()
+
+
+async def test_requests_are_judged_anew_as_work_of_their_tenant_and_one_at_a_time(
+    door: LoopbackDoor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gateway.network.door, "_WATCH_S", 0.02)
+    rules = [allow("a.test", methods=["GET"]), allow("b.test")]
+    door.policy = policy(*rules)
+    server = await door.serve(echo_bytes, "b.test")
+    await door.tunnel("b.test", server.port)
+    (one,) = door.door._open
+    one.requests = frozenset(Target("a.test", 1, "GET", (f"/{number}",)) for number in range(50))
+    turns, seen = 0, list[tuple[str | None, int]]()
+    judge = ConnectionPolicy.judge
+
+    def noted(self: ConnectionPolicy, target: Target, call: CallUnderWay, grants: Any = None) -> Decision:
+        seen.append((CURRENT_TENANT.get(), turns))
+        return judge(self, target, call, grants)
+
+    monkeypatch.setattr(ConnectionPolicy, "judge", noted)
+    door.policy = policy(*rules)
+    async with asyncio.timeout(WAIT_S):
+        while len(seen) < 50:
+            await asyncio.sleep(0)
+            turns += 1
+    assert {tenant for tenant, _ in seen} == {"acme"}
+    assert len({turn for _, turn in seen}) == 50
+
+
+async def test_too_many_requests_are_not_judged_and_stay_while_the_policy_does(
+    door: LoopbackDoor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    door.policy = policy(allow("a.test"))
+    one = door.door.request(Target("a.test", 1))
+    await one.decide()
+    one.requests = None
+    monkeypatch.setattr(ConnectionPolicy, "judge", None)
+    door.policy = policy(allow("a.test"))
+    assert await one.still_allowed()
+    door.policy = policy(allow("a.test"), allow("b.test"))
+    assert not await one.still_allowed()
+
+
+async def test_of_more_requests_than_a_hundred_none_is_kept(door: LoopbackDoor) -> None:
+    targets = [Target("a.test", 1, "GET", (f"/{number}",)) for number in range(101)]
+    one = door.door.request(targets[0])
+    for target in targets[:100]:
+        one.carries(door.door.request(target), alone=False)
+    assert one.requests == frozenset(targets[:100])
+    for target in targets[100:] + targets[:1]:
+        one.carries(door.door.request(target), alone=False)
+        assert one.requests is None
+    one.carries(door.door.request(targets[0]), alone=True)
+    assert one.requests == {targets[0]}

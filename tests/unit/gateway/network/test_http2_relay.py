@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 import trustme
+from h2.errors import ErrorCodes
 from h2.events import DataReceived
 from h2.settings import SettingCodes
 from hpack import Encoder
@@ -464,3 +465,42 @@ async def test_a_body_shorter_than_announced_is_broken_off(sent: bytes, ends_wel
 async def _done(peer: Peer, stream: int) -> Message:
     await peer.got[stream].done.wait()
     return peer.got[stream]
+
+
+async def test_heads_of_requests_that_wait_need_bounded_memory() -> None:
+    answered = asyncio.Event()
+
+    async def wait() -> None:
+        await answered.wait()
+
+    async with _relayed(answer_to=wait) as ends:
+        encode = ends.client.http.encoder.encode
+        ends.client.http.encoder.encode = partial(encode, huffman=False)  # type: ignore[method-assign]
+        streams = [ends.client.ask(b"/%d" % number, (b"x-a", b"a" * 60_000)) for number in range(60)]
+        async with asyncio.timeout(_LONG_S):
+            while len(ends.gate.judged) + len([one for one in streams if ends.client.got[one].reset]) < len(streams):
+                await asyncio.sleep(0.01)
+        judged = len(ends.gate.judged)
+        assert 30 * 60_000 < judged * 60_000 < 2 * 1024 * 1024
+        answered.set()
+        got = [await _done(ends.client, one) for one in streams]
+        assert [one.headers.get(b":status") for one in got] == [b"200"] * judged + [None] * (len(streams) - judged)
+        assert {one.reset for one in got[judged:]} == {ErrorCodes.REFUSED_STREAM}
+        for _ in range(60):  # what is over counts no more
+            assert (await ends.client.get(b"/", (b"x-a", b"a" * 60_000))).headers[b":status"] == b"200"
+
+
+async def test_a_long_url_is_refused_on_its_stream() -> None:
+    async with _relayed() as ends:
+        got = await ends.client.get(b"/" + b"a" * 8192)
+        assert (got.headers[b":status"], json.loads(got.body)["error"]) == (b"414", "bad_request")
+        assert (await ends.client.get(b"/" + b"a" * 8191)).headers[b":status"] == b"200"
+        assert [len(request.target) for request in ends.gate.judged] == [8192]
+
+
+async def test_header_fields_are_counted() -> None:
+    async with _relayed() as ends:
+        got = await ends.client.get(b"/", *[(b"a", b"")] * 201)
+        assert (got.headers[b":status"], json.loads(got.body)["error"]) == (b"431", "bad_request")
+        assert (await ends.client.get(b"/", *[(b"a", b"")] * 200)).headers[b":status"] == b"200"
+        assert len(ends.gate.judged) == 1

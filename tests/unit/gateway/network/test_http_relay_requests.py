@@ -6,6 +6,7 @@ import asyncio
 import json
 import socket
 
+import h11
 import pytest
 
 from gateway.network.http_client import RelayLimits, Streams
@@ -211,6 +212,29 @@ async def test_a_head_is_bounded_in_bytes_and_time() -> None:
         writer.close()
         assert (await relay.ask(padded % (b"a" * 70_000))).startswith(b"HTTP/1.1 431 ")
         assert (await relay.ask(padded[:30])).startswith(b"HTTP/1.1 408 ")
+
+
+async def test_a_long_url_is_refused_before_it_is_judged() -> None:
+    async with relayed({"good.example": echo}) as relay:
+        asked = b"GET %s HTTP/1.1\r\nHost: good.example\r\nConnection: close\r\n\r\n"
+        url = b"http://good.example/?"
+        got = await relay.ask(asked % (url + b"a" * (8193 - len(url))))
+        assert got.startswith(b"HTTP/1.1 414 ")
+        assert json.loads(got.partition(b"\r\n\r\n")[2])["error"] == "bad_request"
+        assert relay.gate.judged == []
+        assert (await relay.ask(asked % (url + b"a" * (8192 - len(url))))).startswith(b"HTTP/1.1 200 ")
+
+
+async def test_header_fields_are_counted_before_they_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with relayed({"good.example": echo}) as relay:
+        asked = b"GET http://good.example/ HTTP/1.1\r\nHost: good.example\r\nConnection: close\r\n%s\r\n"
+        assert (await relay.ask(asked % (b"a:\r\n" * 198))).startswith(b"HTTP/1.1 200 ")
+        monkeypatch.setattr(h11.Connection, "receive_data", None)
+        for count in (199, 15_900):
+            got = await relay.ask(asked % (b"a:\r\n" * count))
+            assert got.startswith(b"HTTP/1.1 431 ")
+            assert b"%d header fields; send at most 200" % (count + 2) in got
+        assert len(relay.gate.judged) == 1
 
 
 async def test_a_connection_that_asks_for_nothing_is_closed() -> None:
