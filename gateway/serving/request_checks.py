@@ -6,7 +6,7 @@ the first message is checked, by the servicer that reads it.
 """
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any
 
 import protovalidate
@@ -15,6 +15,7 @@ from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from gateway.errors import InvalidArgument
+from gateway.serving.map_sizes import map_sizes
 from gateway.v1 import validate_pb2
 
 _VALIDATOR = protovalidate.Validator()
@@ -48,6 +49,14 @@ def check(request: object) -> None:
         violations.setdefault(path, _expected(request, names) or one.proto.message)
     message = "; ".join(f"{path}: {text}" for path, text in violations.items())
     raise InvalidArgument(message).of_fields(violations)
+
+
+def check_maps(kind: type[Message], raw: bytes) -> None:
+    """Raise InvalidArgument for a map that has too many entries to be decoded. Raises DecodeError."""
+    for names, entries in map_sizes(kind, raw):
+        if entries > _rules(_field(kind, names)).map.max_pairs:
+            path, expected = ".".join(names), _expected(kind, names)
+            raise InvalidArgument(f"{path}: {expected}").of_fields({path: expected})
 
 
 def _items(message: Message) -> int:
@@ -86,17 +95,24 @@ def _check_timestamp(request: Message, path: tuple[str, ...]) -> None:
         raise InvalidArgument(f"{'.'.join(path)}: {expected}").of_fields({".".join(path): expected})
 
 
-def _expected(request: Message, names: Iterable[str]) -> str:
-    """Describe a field's rules; empty for rules without a description here."""
-    descriptor: Any = request.DESCRIPTOR
-    field: FieldDescriptor | None = None
-    for name in names:
-        field = descriptor.fields_by_name[name]
-        descriptor = field.message_type
-    if field is None:
+def _expected(request: Message | type[Message], names: Sequence[str]) -> str:
+    """Describe a field's rules; empty for rules without a description here, and for the whole request."""
+    if not names:
         return ""
-    rules: Any = field.GetOptions().Extensions[validate_pb2.field]  # type: ignore[index]
-    return _in_words(rules, field)
+    field = _field(request, names)
+    return _in_words(_rules(field), field)
+
+
+def _field(request: Message | type[Message], names: Sequence[str]) -> FieldDescriptor:
+    descriptor: Any = request.DESCRIPTOR
+    for name in names[:-1]:
+        descriptor = descriptor.fields_by_name[name].message_type
+    field: FieldDescriptor = descriptor.fields_by_name[names[-1]]
+    return field
+
+
+def _rules(field: FieldDescriptor) -> Any:
+    return field.GetOptions().Extensions[validate_pb2.field]  # type: ignore[index]
 
 
 def _in_words(rules: Any, field: FieldDescriptor) -> str:
@@ -114,8 +130,11 @@ def _in_words(rules: Any, field: FieldDescriptor) -> str:
             each = _in_words(rules.repeated.items, field)
             return f"{many}, each {each}" if each else many
         case "map":
+            many = f"{rules.map.max_pairs:,} entries at most"
+            if not rules.map.HasField("keys"):
+                return many
             keys, values = _text(rules.map.keys.string), _text(rules.map.values.string)
-            return f"{rules.map.max_pairs:,} entries at most; a key has {keys}, a value {values}"
+            return f"{many}; a key has {keys}, a value {values}"
         case _:
             return ""
 

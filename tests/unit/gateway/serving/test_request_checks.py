@@ -139,7 +139,7 @@ def test_a_few_items_that_are_wrong_hide_no_other_field() -> None:
     assert raised.value.violations.keys() == {"thread", "remove", "set"}
 
 
-def test_lists_have_a_limit_wherever_their_items_have_rules() -> None:
+def test_maps_have_a_limit_and_lists_whose_items_have_rules() -> None:
     def fields(message: Descriptor) -> Iterator[FieldDescriptor]:
         for field in message.fields:
             yield field
@@ -153,6 +153,7 @@ def test_lists_have_a_limit_wherever_their_items_have_rules() -> None:
                 assert rules.repeated.max_items or rules.map.max_pairs, field.full_name
             if field.is_repeated and field.message_type is not None:
                 assert field.message_type.GetOptions().map_entry, f"{field.full_name}: its items are not counted"
+                assert rules.map.max_pairs, field.full_name
 
 
 def test_a_request_that_is_right_and_what_is_no_message_pass() -> None:
