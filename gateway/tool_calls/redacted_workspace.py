@@ -332,7 +332,10 @@ class ProcessReader:
     redactor: Redactor
 
     async def read(self, process_id: str, *, stderr: bool, offset: int, wait_s: float) -> ProcessPage:
-        """Return a page up to what may be the start of a secret, which waits for more output or the stream's end."""
+        """Return a page up to what may be the start of a secret, which waits for more output or the stream's end.
+
+        Where the page is nothing else, `wait_s` is also how long to wait for the first byte after it.
+        """
         page = await self.sandbox.read_process(process_id, stderr=stderr, offset=offset, wait_s=wait_s)
         if self.redactor.idle or not page.data:
             return page
@@ -349,7 +352,14 @@ class ProcessReader:
         if len(before) < page.offset:
             shown = self.redactor.without_cut_start(shown)  # what came first is lost, or further away than any secret
         # Shorter than the page, or nothing, where its end is not known yet.
-        return replace(page, data=shown[len(before) : len(before) + len(page.data)])
+        known = shown[len(before) : len(before) + len(page.data)]
+        if wait_s and not known:
+            # The daemon has a byte at `offset`, so it would not wait there.
+            await self.sandbox.read_process(
+                process_id, stderr=stderr, offset=page.size_bytes, limit_bytes=1, wait_s=wait_s
+            )
+            return await self.read(process_id, stderr=stderr, offset=offset, wait_s=0)
+        return replace(page, data=known)
 
     async def _bytes(self, process_id: str, offset: int, length: int, *, stderr: bool) -> tuple[bytes, bool]:
         """Return the bytes from `offset` that are there, and whether the stream ends with them."""

@@ -313,6 +313,47 @@ async def test_output_of_a_process_is_redacted_across_pages_and_waits_for_the_re
     assert await read_on(ProcessReader(cast(ThreadSandbox, Process(half, end=False)), REDACTOR)) == half[:8]
 
 
+class Speaking(Process):
+    """A process that is read as the daemon reads one: it waits for a byte at the offset, and no longer."""
+
+    def __init__(self, said: bytes) -> None:
+        super().__init__(said, end=False)
+        self.reads = 0
+        self.news = asyncio.Condition()
+
+    async def read_process(
+        self, process_id: str, *, stderr: bool, offset: int, limit_bytes: int = 10, wait_s: float
+    ) -> ProcessPage:
+        self.reads += 1
+        if wait_s:
+            async with self.news:
+                await self.news.wait_for(lambda: self.end or offset < len(self.said))
+        return await super().read_process(
+            process_id, stderr=stderr, offset=offset, limit_bytes=limit_bytes, wait_s=wait_s
+        )
+
+    async def say(self, said: bytes, *, end: bool = False) -> None:
+        async with self.news:
+            self.said, self.end = self.said + said, end
+            self.news.notify_all()
+
+
+@pytest.mark.parametrize("rest, end", [("token", False), (" x", False), ("", True)])
+async def test_what_may_be_the_start_of_a_secret_is_not_read_again_until_more_is_said(rest: str, end: bool) -> None:
+    process = Speaking(f"say {TOKEN[:6]}".encode())
+    reader = ProcessReader(cast(ThreadSandbox, process), REDACTOR)
+    assert (await reader.read("p", stderr=False, offset=0, wait_s=20)).data == b"say ghp_"
+    reads = process.reads
+    reading = asyncio.create_task(reader.read("p", stderr=False, offset=8, wait_s=20))
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert not reading.done()
+    assert process.reads <= reads + 4
+    await process.say(rest.replace("token", f"{TOKEN[6:]} x").encode(), end=end)
+    page = await reading
+    assert page.data == (await REDACTOR.redact(process.said))[8:][: len(page.data)] != b""
+
+
 async def test_a_process_whose_first_output_is_lost_does_not_show_the_rest_of_a_key() -> None:
     class Lost(Process):
         async def read_process(self, process_id: str, *, offset: int, **asked: Any) -> ProcessPage:
