@@ -166,6 +166,8 @@ class ThreadApprover:
                 f"judge at most {_ARGUMENTS_LIMIT_CHARS:,}",
                 rule=APPROVAL,
             )
+        words = (verdict.reason, *(verdict.policy.asked if verdict.policy else ())) if verdict else ("",)
+        shown = await self.redactor.work_on(sum(map(len, words)), lambda: [*map(self.redactor.shown, words)])
         asked = Asked(
             call_id=call.id,
             tool=call.name,
@@ -173,8 +175,8 @@ class ThreadApprover:
             digest=digest,
             policy_version=verdict.policy_version if verdict else "",
             rule=verdict.rule if verdict else "",
-            reason=self.redactor.shown(verdict.reason) if verdict else "",
-            asked=tuple(map(self.redactor.shown, verdict.policy.asked)) if verdict and verdict.policy else (),
+            reason=shown[0],
+            asked=tuple(shown[1:]),
             proposed_rule=await self.redactor.work(self._proposed, call.name, arguments),
             expires_us=self.store.clock() + int(self.policy().document.limits.approval_s * 1_000_000),
             arguments_digest=execution.judged.digest,
