@@ -234,7 +234,11 @@ class ToolCalls:
                 ShownFilesHook(lambda: tenant.policy, facts),
                 GrantHook(approvals, thread, run_id),
                 PolicyHook(
-                    lambda: tenant.policy, facts, partial(load_grants, approvals, thread, run_id), quota.take, work
+                    lambda: tenant.policy,
+                    facts,
+                    partial(load_grants, approvals, thread, run_id, work),
+                    quota.take,
+                    work,
                 ),
             ),
             build_capabilities=partial(
