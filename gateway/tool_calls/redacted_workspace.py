@@ -318,6 +318,8 @@ def _last(pieces: Sequence[OutputPiece], chars: int) -> tuple[OutputPiece, ...]:
 def _excerpt(pieces: Sequence[OutputPiece], chars: int, part: Callable[[str, int], str]) -> tuple[OutputPiece, ...]:
     kept: list[OutputPiece] = []
     for piece in pieces:
+        if chars <= 0:
+            break  # a program that alternates between its streams makes tens of thousands
         text = part(piece.data.decode("utf-8", "surrogateescape"), chars)
         chars -= len(text)
         kept.append(OutputPiece(piece.stream, Redacted(text.encode("utf-8", "surrogateescape"))))

@@ -19,6 +19,7 @@ from sandbox.engines.local.local_fs import LocalFS
 from sandbox.interpreter.cell import CellResult
 from sandbox.protocols import ExecResult, GrepMatch, GrepPage, OutputPiece, OutputStream, ProcessPage, SpilledOutput
 from tests.examples import examples
+from tests.turns import turns
 from tests.unit.gateway.redaction.secrets import B64, PEM
 
 TOKEN = "gh" + "p_" + B64[:36]
@@ -277,6 +278,19 @@ def test_pieces_of_streams_come_apart_as_they_were(sizes: Sequence[int]) -> None
         pieces.append(OutputPiece(streams[place % 2], data[at // 2 : at // 2 + size]))
         at += size
     redacted = asyncio.run(redacted_pieces(KeptRedaction(REDACTOR), pieces))
+    assert [(piece.stream, len(piece.data)) for piece in redacted] == [
+        (piece.stream, len(piece.data)) for piece in pieces
+    ]
+
+
+async def test_the_event_loop_runs_while_very_many_pieces_are_redacted() -> None:
+    streams: tuple[OutputStream, OutputStream] = ("stdout", "stderr")
+    text = f"{TOKEN} ".encode() * 300
+    pieces = [OutputPiece(streams[place % 2], text[place : place + 1]) for place in range(10_000)]
+    async with turns() as counted:
+        redacted = await redacted_pieces(KeptRedaction(REDACTOR), pieces)
+        assert counted.count >= 50  # five loops over the pieces
+    assert TOKEN.encode() not in b"".join(piece.data for piece in redacted)
     assert [(piece.stream, len(piece.data)) for piece in redacted] == [
         (piece.stream, len(piece.data)) for piece in pieces
     ]
