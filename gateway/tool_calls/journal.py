@@ -267,7 +267,8 @@ class JournalHook(Hook):
         tool.context.set(UNRECORDED, tool.context.get(UNRECORDED) or unrecorded)
         # Attempts that do not execute count once in the audit.
         again = (self.thread.tenant, request.id, request.digest, record.row["state"]) if request else None
-        self.late.add(unrecorded, record.write_later, once_for=None if record.executed else again)
+        once_for = None if record.executed else again
+        self.late.add(unrecorded, record.write_later, tenant=self.thread.tenant, once_for=once_for)
 
     def _facts(self, row: dict[str, Any]) -> dict[str, Any]:
         """Return which call it was and how it ended, for the log; never its arguments."""
