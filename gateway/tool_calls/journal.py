@@ -266,9 +266,9 @@ class JournalHook(Hook):
         request, unrecorded = tool.context.get(REQUEST), UnrecordedCall(tool.call.id, record.executed, said)
         tool.context.set(UNRECORDED, tool.context.get(UNRECORDED) or unrecorded)
         # Attempts that do not execute count once in the audit.
-        again = (self.thread.tenant, request.id, request.digest, record.row["state"]) if request else None
-        once_for = None if record.executed else again
-        self.late.add(unrecorded, record.write_later, tenant=self.thread.tenant, once_for=once_for)
+        tenant, attempt = self.thread.tenant, None if record.executed else request
+        once_for = (tenant, attempt.id, attempt.digest, record.row["state"]) if attempt else None
+        self.late.add(unrecorded, record.write_later, tenant=tenant, once_for=once_for)
 
     def _facts(self, row: dict[str, Any]) -> dict[str, Any]:
         """Return which call it was and how it ended, for the log; never its arguments."""
@@ -292,10 +292,11 @@ class JournalHook(Hook):
 
     async def _shown_arguments(self, judged: JudgedCall) -> str:
         """Return the arguments without secrets, found in a turn where they are long."""
-        size_bytes = len(judged.canonical) + len(judged.call.raw_arguments)
-        return await self.redactor.work_on(size_bytes, self._without_secrets, judged)
+        return await self.redactor.work_on(
+            len(judged.canonical) + len(judged.call.raw_arguments), self._redacted, judged
+        )
 
-    def _without_secrets(self, judged: JudgedCall) -> str:
+    def _redacted(self, judged: JudgedCall) -> str:
         """Return the arguments without secrets; the digest is of what they were."""
         arguments = judged.call.arguments
         if arguments is None:
