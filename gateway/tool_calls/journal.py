@@ -220,8 +220,7 @@ class JournalHook(Hook):
         """
         context, claim, store = tool.context, self.claim, self.store
         request, begun, unexecuted = context.get(REQUEST), context.get(_BEGUN), context.get(UNRECORDED)
-        version = ended["policy_version"]
-        row = {**begun.row, "policy_version": version} if begun else self._row(tool, version, arguments)
+        row = {**(begun.row if begun else self._row(tool, "", arguments)), "policy_version": ended["policy_version"]}
         started_s = begun.started_s if begun is not None else None
         duration_us = 0 if started_s is None else round((context.clock() - started_s) * 1_000_000)
         if started_s is not None and request is not None:
@@ -292,9 +291,8 @@ class JournalHook(Hook):
 
     async def _shown_arguments(self, judged: JudgedCall) -> str:
         """Return the arguments without secrets, found in a turn where they are long."""
-        return await self.redactor.work_on(
-            len(judged.canonical) + len(judged.call.raw_arguments), self._redacted, judged
-        )
+        size_bytes = len(judged.canonical) + len(judged.call.raw_arguments)
+        return await self.redactor.work_on(size_bytes, self._redacted, judged)
 
     def _redacted(self, judged: JudgedCall) -> str:
         """Return the arguments without secrets; the digest is of what they were."""
