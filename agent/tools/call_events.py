@@ -173,6 +173,8 @@ class LiveOutput:
         while self._waiting:
             stream, pieces = self._waiting.popleft()
             await self._pass(stream, joined(pieces), cut=None)
+            if self._waiting:  # tens of thousands may, after a filter that took its time; most filters do not suspend
+                await asyncio.sleep(0)
         self._task = None
 
     async def _pass(self, stream: OutputStream, data: bytes, *, cut: bool | None) -> None:

@@ -25,12 +25,14 @@ from gateway.storage.approval_store import (
     CANCELLED,
     DENIED,
     EXPIRED,
+    GRANTS_LIMIT,
     PENDING,
     Approval,
     ApprovalStore,
     Grant,
     NewGrant,
     Resolution,
+    TooManyGrants,
 )
 from gateway.support.background import pause
 from gateway.support.paging import PAGE_LIMIT, Place, page_size, paged, place_of
@@ -153,7 +155,14 @@ class Approvals:
         approval, first, granted = await self.get(tenant, approval_id), False, {}
         if approval.status == PENDING:
             resolution = self._resolution(tenant, approval, given)
-            first = await self.store.resolve(approval, resolution)
+            try:
+                first = await self.store.resolve(approval, resolution)
+            except TooManyGrants as many:
+                raise InvalidArgument(
+                    f"answer: the {'run' if answer == 'allow_run' else 'thread'} has {GRANTS_LIMIT} grants, and no "
+                    "more are possible: allow the call once, or first revoke grants that are no longer needed "
+                    "(`airlock approvals grants` lists them, `airlock approvals revoke ID` revokes one)"
+                ) from many
             approval = await self.get(tenant, approval_id)
             granted = {"grant_id": resolution.grant.id} if resolution.grant is not None else {}
         if not first:

@@ -9,7 +9,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import partial
 from typing import NamedTuple
 
 import structlog
@@ -25,6 +25,7 @@ from gateway.policy.decision import Facts, Match
 from gateway.policy.document import Rule
 from gateway.policy.judge import Grants, Policy, compile_grants
 from gateway.policy.narrow import narrow_rule, rule_as_yaml
+from gateway.policy.recent import Recent
 from gateway.redaction.redactor import NO_SECRETS, Redactor
 from gateway.storage.approval_store import (
     APPROVED,
@@ -40,12 +41,16 @@ from gateway.storage.approval_store import (
 )
 from gateway.storage.entities import Thread
 from gateway.support.background import retried
+from gateway.support.heavy_work import Work, at_once
 
 APPROVAL = "approval"
 """The rule of a call that needs an approval which cannot be requested."""
 
 # Longer arguments are not stored, and a call cannot be approved without showing its arguments.
 _ARGUMENTS_LIMIT_CHARS = 1024 * 1024
+# What the grants that were used last may take in memory, as rules and made ready for judging.
+_RULES_LIMIT_BYTES = 32 * 1024 * 1024
+_HELD_LIMIT_BYTES = 64 * 1024 * 1024
 log = structlog.get_logger(__name__)
 
 
@@ -161,6 +166,8 @@ class ThreadApprover:
                 f"judge at most {_ARGUMENTS_LIMIT_CHARS:,}",
                 rule=APPROVAL,
             )
+        words = (verdict.reason, *(verdict.policy.asked if verdict.policy else ())) if verdict else ("",)
+        shown = await self.redactor.work_on(sum(map(len, words)), lambda: [*map(self.redactor.shown, words)])
         asked = Asked(
             call_id=call.id,
             tool=call.name,
@@ -168,8 +175,8 @@ class ThreadApprover:
             digest=digest,
             policy_version=verdict.policy_version if verdict else "",
             rule=verdict.rule if verdict else "",
-            reason=self.redactor.shown(verdict.reason) if verdict else "",
-            asked=tuple(map(self.redactor.shown, verdict.policy.asked)) if verdict and verdict.policy else (),
+            reason=shown[0],
+            asked=tuple(shown[1:]),
             proposed_rule=await self.redactor.work(self._proposed, call.name, arguments),
             expires_us=self.store.clock() + int(self.policy().document.limits.approval_s * 1_000_000),
             arguments_digest=execution.judged.digest,
@@ -206,22 +213,42 @@ class HeldGrants(NamedTuple):
         return next((self.approvals[match.rule] for match in trace if match.rule in self.approvals), "")
 
 
-@lru_cache(256)
-def _compiled(granted: tuple[tuple[str, str], ...]) -> HeldGrants:
-    found: list[Rule] = []
+# By the text: a grant is never changed, so each is parsed once, whatever else is granted or revoked.
+_RULES: Recent[str, Sequence[Rule]] = Recent(_RULES_LIMIT_BYTES, lambda text, _: 8 * len(text) + 2_000)
+_HELD: Recent[tuple[tuple[str, str], ...], HeldGrants] = Recent(
+    _HELD_LIMIT_BYTES, lambda granted, _: sum(32 * len(text) + 4_000 for text, _ in granted)
+)
+
+
+def _parsed(text: str) -> Sequence[Rule]:
+    # Through JSON, because the models are strict about Python types: a list is no tuple.
+    return tuple(Rule.model_validate_json(json.dumps(rule)) for rule in yaml.safe_load(text))
+
+
+def _compiled(found: Sequence[tuple[Sequence[Rule], str]]) -> HeldGrants:
     approvals: dict[str, str] = {}
-    for text, approval_id in granted:
-        # Through JSON, because the models are strict about Python types: a list is no tuple.
-        for rule in (Rule.model_validate_json(json.dumps(rule)) for rule in yaml.safe_load(text)):
-            found.append(rule)
+    for rules, approval_id in found:
+        for rule in rules:
             approvals.setdefault(rule.id, approval_id)
-    return HeldGrants(compile_grants(found), approvals)
+    return HeldGrants(compile_grants(rule for rules, _ in found for rule in rules), approvals)
 
 
-async def load_grants(store: ApprovalStore, thread: Thread, run_id: str | None) -> HeldGrants:
-    """Return the grants in force of a thread and of this run of it."""
-    granted: Sequence[tuple[str, str]] = await store.granted_rules(thread, run_id)
-    return _compiled(tuple(granted))
+async def load_grants(store: ApprovalStore, thread: Thread, run_id: str | None, work: Work = at_once) -> HeldGrants:
+    """Return the grants in force of a thread and of this run of it.
+
+    `work` parses a grant that is new, which takes some 20 microseconds a character, each in a turn of its own.
+    """
+    granted = tuple(await store.granted_rules(thread, run_id))
+    held = _HELD.find(granted)
+    if held is None:
+        found: list[tuple[Sequence[Rule], str]] = []
+        for text, approval_id in granted:
+            rules = _RULES.find(text)
+            if rules is None:
+                rules = await work(_RULES.get, text, partial(_parsed, text))
+            found.append((rules, approval_id))
+        held = await work(_HELD.get, granted, partial(_compiled, found))
+    return held
 
 
 @dataclass(eq=False)

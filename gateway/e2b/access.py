@@ -18,6 +18,7 @@ from gateway.errors import PermissionDenied, ScopeMissing, Unauthenticated
 from gateway.http.calls import InProcessClient, origin_of
 from gateway.identity.auth import Authentication
 from gateway.identity.principal import VOUCHED_KEY, CallCredentials, Principal
+from gateway.serving.fair_loop import schedule_for
 from gateway.serving.in_process import InProcessServices, Origin
 from gateway.storage.e2b_store import E2bSandbox, E2bStore
 from gateway.tenancy.tenants import Tenant
@@ -55,6 +56,7 @@ class Access:
         origin = origin_of(request)
         who = await self.authenticate(CallCredentials((("authorization", f"Bearer {key}"),), origin.peer, {}))
         tenant = _tenant_of(who)
+        schedule_for(tenant.name)
         for scope in _SCOPES:
             if scope not in who.scopes:
                 raise ScopeMissing(f"the key lacks the scope {scope}", scope=scope)
@@ -111,6 +113,7 @@ class Access:
         tenant = _tenant_of(await self.authenticate(CallCredentials((), origin.peer, origin.certificate)))
         if tenant.name != sandbox.tenant:
             raise Unauthenticated("X-Access-Token: it is not valid for this sandbox")
+        schedule_for(tenant.name)
         return tenant, InProcessClient(self.services.channel(origin), "")
 
 

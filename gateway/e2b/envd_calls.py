@@ -32,13 +32,17 @@ from gateway.e2b.filesystem_rpc import FilesystemRpc
 from gateway.e2b.lifecycle import Lifecycle
 from gateway.e2b.process_rpc import ProcessRpc
 from gateway.e2b.watching import WatchRpc
-from gateway.errors import Overloaded
+from gateway.errors import Overloaded, TooLarge
 from gateway.http.app import App
 from gateway.http.calls import BODY_TIMEOUT_S
+from gateway.http.json_messages import refuse_many_parts
 from gateway.serving.limits import Tally
+from gateway.serving.map_sizes import map_sizes
 from gateway.storage.e2b_store import PAUSED, E2bSandbox
 
 MESSAGE_LIMIT_BYTES = 4 * 1024 * 1024
+# Of environment variables, as many as a program may have.
+_MAP_LIMIT = 16_384
 # A stream of input may pause for so long.
 _INPUT_TIMEOUT_S = 300.0
 # A message that arrives slowly is in memory meanwhile.
@@ -48,16 +52,21 @@ _STREAM_INPUT = "/process.Process/StreamInput"
 
 
 class _CheckedCodec:
-    """A codec whose failures are the sender's."""
+    """A codec whose failures are the sender's. It refuses what would take too long to decode."""
 
     def __init__(self, codec: Codec[Any, Any]) -> None:
         self.name, self.encode = codec.name, codec.encode
         self._decode = codec.decode
 
     def decode(self, data: bytes | bytearray, message_class: type[Any]) -> Any:
+        raw = bytes(data)
         try:
-            return self._decode(data, message_class)
-        except (ParseError, DecodeError, ValueError, RecursionError) as error:
+            if self.name() == "json":
+                refuse_many_parts(raw)
+            elif any(entries > _MAP_LIMIT for _, entries in map_sizes(message_class, raw)):
+                raise TooLarge(f"a map of the message has more than {_MAP_LIMIT:,} entries")
+            return self._decode(raw, message_class)
+        except (ParseError, DecodeError, ValueError, RecursionError, TooLarge) as error:
             raise ConnectError(Code.INVALID_ARGUMENT, f"the message cannot be read: {error}") from error
 
 

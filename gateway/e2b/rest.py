@@ -24,6 +24,7 @@ from gateway.e2b.lifecycle import Lifecycle
 from gateway.errors import AirlockError, InvalidArgument, NotFound
 from gateway.storage.e2b_store import PAUSED, RUNNING, E2bSandbox
 from gateway.support.paging import Place, paged, place_of
+from sandbox.fair_semaphore import FairSemaphore
 
 TEMPLATES = frozenset({"base", "code-interpreter-v1"})
 """The templates that the SDKs ask for by default: the image of the tenant's policy."""
@@ -31,7 +32,8 @@ _SNAPSHOT_PREFIX = "snap_"
 _IDEMPOTENCY_KEY = re.compile(r"[a-z0-9-]{1,255}")
 # How many sandboxes a filter by metadata or template looks at for one page, which then may be short.
 _SEEN_LIMIT, _BATCH = 2000, 100
-_LISTS_AT_ONCE = 4
+# A filter that matches little reads very many rows: such lists of one tenant must not keep the others waiting.
+_LISTS_AT_ONCE, _LISTS_OF_ONE = 4, 2
 _SNAPSHOTS_LIMIT = 1000
 _METRIC_AGE_S = 10
 Handler = Callable[[Request, KeyHolder], Awaitable[Response]]
@@ -43,7 +45,7 @@ class RestFace:
 
     access: Access
     lifecycle: Lifecycle
-    _lists: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_LISTS_AT_ONCE))
+    _lists: FairSemaphore = field(default_factory=lambda: FairSemaphore(_LISTS_AT_ONCE, of_one=_LISTS_OF_ONE))
 
     def routes(self, prefix: str) -> Sequence[BaseRoute]:
         of_sandbox = "/sandboxes/{sandbox_id}"
@@ -118,7 +120,7 @@ class RestFace:
         found: list[E2bSandbox] = []
         after, seen = place_of(query.next_token, *key), 0
         while len(found) <= query.limit and seen < _SEEN_LIMIT:
-            async with self._lists:
+            async with self._lists.turn(who.tenant.name):
                 batch = await self.access.store.page(
                     who.tenant.name,
                     states=states,

@@ -66,7 +66,8 @@ class Connection(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's
         super().connection_made(transport)
         self._gone = asyncio.Event()
-        self._head_bytes = 0
+        # Received since a head or a piece of a body was complete: of a head, of trailers, of the line of a chunk.
+        self._unread_bytes = 0
         self._head_timer: asyncio.TimerHandle | None = None
         secured: ssl.SSLObject | None = transport.get_extra_info("ssl_object")
         certificate = secured.getpeercert(binary_form=True) if secured is not None else None
@@ -83,17 +84,22 @@ class Connection(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         if self.transport.is_closing():
             return
-        cycle: Any = self.cycle  # None before the first request, unlike its annotation
-        waits = cycle is None or cycle.response_complete
-        if waits:
-            self._head_bytes += len(data)
-            if self._head_timer is None:
-                self._await_head()
+        if not self._answers() and self._head_timer is None:
+            self._await_head()
+        self._unread_bytes += len(data)
         super().data_received(data)
-        # What follows a head in the same piece is its body.
-        if waits and self._head_timer is not None and self._head_bytes > HEAD_LIMIT_BYTES:
+        if self._unread_bytes <= HEAD_LIMIT_BYTES or self.transport.is_closing():
+            return
+        if self._answers():  # also to a request sent ahead, whose trailers may follow
+            self.transport.abort()
+        else:
             self.transport.write(_TOO_LARGE)
             self.transport.close()
+
+    def on_body(self, body: bytes) -> None:
+        """Take a piece of a body, which app.py counts."""
+        self._unread_bytes = 0
+        super().on_body(body)
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Take a header; white space after a value is no part of it (RFC 9110), and the parser leaves it there."""
@@ -107,21 +113,25 @@ class Connection(HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:
         """Refuse what is no HTTP; where an answer is under way, no other can be sent."""
-        cycle: Any = self.cycle
-        if cycle is None or cycle.response_complete:
-            super().send_400_response(msg)
-        else:
+        if self._answers():
             self.transport.abort()
+        else:
+            super().send_400_response(msg)
 
     def timeout_keep_alive_handler(self) -> None:
         """Close an idle connection, also if its peer has not read the last answer."""
         self.transport.abort()
 
+    def _answers(self) -> bool:
+        """Whether an answer is under way."""
+        cycle: Any = self.cycle  # None before the first request, unlike its annotation
+        return cycle is not None and not cycle.response_complete
+
     def _await_head(self) -> None:
         self._head_timer = self.loop.call_later(self.head_timeout_s, self._head_late)
 
     def _head_came(self) -> None:
-        self._head_bytes = 0
+        self._unread_bytes = 0
         if self._head_timer is not None:
             self._head_timer.cancel()
             self._head_timer = None

@@ -4,7 +4,7 @@ Whatever a server might read in two ways is malformed here: a second server_name
 belong to nothing.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 LIMIT_BYTES = 16 * 1024
 # Records add 5 bytes each. A client that cuts its message in more of them means to hide it.
@@ -16,18 +16,26 @@ _CLIENT_HELLO = 1
 _SERVER_NAME = 0
 _ALPN = 16
 _ENCRYPTED_CLIENT_HELLO = frozenset({0xFE0D, 0xFFCE})  # the second: ESNI, its draft of 2018
+_SERVER_HELLO = 2
+# The random of a HelloRetryRequest, which is otherwise a ServerHello (RFC 8446, 4.1.3).
+_HELLO_RETRY = bytes.fromhex("cf21ad74e59a6111be1d8c021e65b891c2a211167abb8c5e079e09e2c8a8339c")
+_RANDOM_AT = 5 + 4 + 2
+ANSWER_BYTES = _RANDOM_AT + len(_HELLO_RETRY)
+"""So much of a server's answer says whether it asks for another ClientHello."""
 
 
 @dataclass(frozen=True)
 class ClientHello:
     """What a ClientHello says. `server_name` is as written; `encrypted`: there is another that only the server reads.
 
-    A client may offer `encrypted` without meaning it (GREASE); from outside that looks the same.
+    A client may offer `encrypted` without meaning it (GREASE); from outside that looks the same. `size_bytes`: of its
+    records.
     """
 
     server_name: str | None
     encrypted: bool
     alpn: tuple[str, ...]
+    size_bytes: int = field(default=0, compare=False)
 
 
 def read_client_hello(data: bytes) -> ClientHello | None:
@@ -35,8 +43,17 @@ def read_client_hello(data: bytes) -> ClientHello | None:
 
     What follows the message's last record is not looked at.
     """
-    message = _message(data)
-    return None if message is None else _read(_Fields(message))
+    found = _message(data)
+    return None if found is None else _read(_Fields(found[0]), found[1])
+
+
+def asks_again(answer: bytes) -> bool | None:
+    """Return whether a server's answer asks for a second ClientHello, in plain text too; None: not known yet."""
+    if answer[:1] not in (b"", bytes([_HANDSHAKE])):
+        return False
+    if len(answer) < ANSWER_BYTES:
+        return None
+    return answer[5] == _SERVER_HELLO and answer[_RANDOM_AT:ANSWER_BYTES] == _HELLO_RETRY
 
 
 class _Fields:
@@ -63,8 +80,8 @@ class _Fields:
         return self.take(self.number(length_bytes))
 
 
-def _message(data: bytes) -> bytes | None:
-    """Return the handshake message's content, out of one record or more; None if it is not complete."""
+def _message(data: bytes) -> tuple[bytes, int] | None:
+    """Return the handshake message's content and the size of its records, one or more; None if it is not complete."""
     message = bytearray()
     at = 0
     for _ in range(_LIMIT_RECORDS):
@@ -88,11 +105,11 @@ def _message(data: bytes) -> bytes | None:
         if size is not None and len(message) > size:
             raise _malformed("another message in the same record")
         if len(message) == size:
-            return bytes(message[4:])
+            return bytes(message[4:]), at
     raise _malformed(f"in more than {_LIMIT_RECORDS} records")
 
 
-def _read(fields: _Fields) -> ClientHello:
+def _read(fields: _Fields, size_bytes: int) -> ClientHello:
     fields.take(2 + 32)  # version, random
     session, ciphers, compressions = fields.vector(1), fields.vector(2), fields.vector(1)
     if len(session) > 32 or len(ciphers) < 2 or len(ciphers) % 2 or not compressions:
@@ -104,6 +121,7 @@ def _read(fields: _Fields) -> ClientHello:
         _server_name(extensions[_SERVER_NAME]) if _SERVER_NAME in extensions else None,
         not _ENCRYPTED_CLIENT_HELLO.isdisjoint(extensions),
         _protocols(extensions[_ALPN]) if _ALPN in extensions else (),
+        size_bytes,
     )
 
 

@@ -8,7 +8,7 @@ from contextlib import closing
 from typing import Literal
 
 from gateway.network.client_bytes import ClientBytes, EndOfConnection
-from gateway.network.client_hello import ClientHello, read_client_hello
+from gateway.network.client_hello import ANSWER_BYTES, ClientHello, asks_again, read_client_hello
 from gateway.network.decision import denied
 from gateway.network.http_client import first_of
 from gateway.network.http_exit import serve_opened, serve_proxied, serve_tunnelled
@@ -37,8 +37,16 @@ _METHOD = re.compile(
 )
 _METHOD_BEGUN = re.compile(rb"\s*(?:%b|%b+[ \t\v\f\r]*)?" % (_GIT, _TOKEN))
 _LINE_LIMIT_BYTES = 64 * 1024
-# Records of TLS: a server may pass over alerts before the handshake. And what SSL 2 began with, which some still read.
-_TLS = re.compile(rb"[\x14-\x18](?:\x03|\Z)|[\x80-\xff].\x01(?:\x03[\x00-\x04]|\x00\x02)", re.DOTALL)
+# Records of TLS, of whatever version: servers pass over it, and some over alerts before the handshake. And what SSL 2
+# began with, which some still read, up to the length that they do.
+_TLS = re.compile(rb"[\x14-\x18]|[\x80-\xc7].\x01", re.DOTALL)
+_SSL2_BEGUN = re.compile(rb"[\x80-\xc7].?", re.DOTALL)
+# A server that reads the PROXY protocol reads TLS behind it. Its text form begins as a request does.
+_PROXY_HEADER = b"\r\n\r\n\0"
+# Records that may come before the second hello: cipher changes, alerts, and data that the server drops.
+_PASSED_OVER = (20, 21, 23)
+_RECORD_LIMIT_BYTES = 5 + 16 * 1024 + 256
+_HANDSHAKE_RECORD = 22
 
 
 async def serve(connection: socket.socket, exits: Exits) -> None:
@@ -121,8 +129,9 @@ async def _relay_checked(client: ClientBytes, upstream: socket.socket, outgoing:
 
     What the client says first is checked; a server may speak before it.
     """
-    back = Direction(upstream, client.connection, outgoing.count_down)
-    forward = asyncio.create_task(_forward(client, upstream, outgoing))
+    answer = _Answer(outgoing)
+    back = Direction(upstream, client.connection, answer.seen)
+    forward = asyncio.create_task(_forward(client, upstream, outgoing, answer))
     try:
         await asyncio.gather(back.ended, forward)
     except _PlainHttp:
@@ -140,17 +149,66 @@ class _PlainHttp(Exception):
     """The client speaks plain HTTP."""
 
 
-async def _forward(client: ClientBytes, upstream: socket.socket, outgoing: Outgoing) -> None:
+class _Answer:
+    """Counts what a server sends, and says whether it asks for a second hello."""
+
+    def __init__(self, outgoing: Outgoing) -> None:
+        self._outgoing = outgoing
+        self._begun: bytes | None = None
+        self._asks_again = asyncio.get_running_loop().create_future()
+
+    def seen(self, piece: memoryview) -> None:
+        self._outgoing.count_down(len(piece))
+        if self._begun is None or self._asks_again.done():
+            return
+        self._begun += piece[:ANSWER_BYTES]
+        asks = asks_again(self._begun) if piece else False
+        if asks is not None:
+            self._asks_again.set_result(asks)
+
+    def expect(self) -> asyncio.Future[bool]:
+        """Return whether what comes from now on asks for a second hello, once that is known."""
+        self._begun = b""
+        return self._asks_again
+
+
+async def _forward(client: ClientBytes, upstream: socket.socket, outgoing: Outgoing, answer: _Answer) -> None:
+    loop = asyncio.get_running_loop()
+
+    async def send(size: int) -> None:
+        outgoing.count_up(size)
+        sent, client.rest = client.rest[:size], client.rest[size:]
+        await loop.sock_sendall(upstream, sent)
+
     try:
-        await _check_first(client, outgoing)
-    except EndOfConnection:  # it only listens, or was cut before it was understood: then it gets no byte through
+        hello = await _check_first(client, outgoing)
+        if hello is not None:
+            again = answer.expect()
+            await send(hello.size_bytes)
+            if await again:
+                while size := await _passed_over(client, outgoing):
+                    await send(size)
+                await _check_hello(client, outgoing)
+        await send(len(client.rest))
+    except EndOfConnection:  # it only listens, or was cut before it was understood: then it gets no more through
         upstream.shutdown(socket.SHUT_WR)
         return
-    first, client.rest = client.rest, b""
-    outgoing.count_up(len(first))
-    await asyncio.get_running_loop().sock_sendall(upstream, first)
-    with closing(Direction(client.connection, upstream, outgoing.count_up)) as direction:
+    with closing(Direction(client.connection, upstream, lambda piece: outgoing.count_up(len(piece)))) as direction:
         await direction.ended
+
+
+async def _passed_over(client: ClientBytes, outgoing: Outgoing) -> int:
+    """Return the size of the client's next record if servers pass over it before a second hello, else 0."""
+    while len(client.rest) < 5:
+        await client.more()
+    kind, size = client.rest[0], 5 + int.from_bytes(client.rest[3:5], "big")
+    if kind == _HANDSHAKE_RECORD:
+        return 0
+    if kind not in _PASSED_OVER or size > _RECORD_LIMIT_BYTES:
+        raise denied(outgoing.target, _rule(outgoing), "the TLS handshake is not understood: the second ClientHello")
+    while len(client.rest) < size:
+        await client.more()
+    return size
 
 
 def _rule(outgoing: Outgoing) -> str:
@@ -183,8 +241,17 @@ async def _check_first(client: ClientBytes, outgoing: Outgoing, *, only_tls: boo
         if not outgoing.bytes_down or b"HTTP/" in client.rest.lstrip().partition(b"\n")[0].upper():
             raise _PlainHttp
         return None
-    if not _TLS.match(client.rest):
-        return None
+    while _SSL2_BEGUN.fullmatch(client.rest):
+        await client.more()
+    if client.rest.startswith(_PROXY_HEADER):
+        reason = "the client sends a header of the PROXY protocol, behind which a TLS handshake may follow"
+        raise denied(target, _rule(outgoing), reason)
+    return await _check_hello(client, outgoing) if _TLS.match(client.rest) else None
+
+
+async def _check_hello(client: ClientBytes, outgoing: Outgoing) -> ClientHello:
+    """Check that a TLS handshake names the host, in plain text. Raises Refused."""
+    target = outgoing.target
     advice = f"connect to {target.host} by that name"
     try:
         while (hello := read_client_hello(client.rest)) is None:

@@ -23,6 +23,7 @@ from gateway.policy.narrow import narrow_rule, rule_as_yaml
 from gateway.redaction import Redactor
 from gateway.storage.approval_store import APPROVED, DENIED, PENDING, Approval, ApprovalStore, Asked, TooManyPending
 from gateway.storage.entities import Thread
+from gateway.support.heavy_work import Work, at_once
 from gateway.support.hosts import shown_endpoint
 
 _POLL_S = 0.3
@@ -79,11 +80,12 @@ def denied(target: Target, rule: str, reason: str, *, advice: str = "") -> Refus
 
 @dataclass(frozen=True, eq=False)
 class ConnectionPolicy:
-    """Decides on the connections of one thread. `policy` returns the version in force."""
+    """Decides on the connections of one thread. `policy` returns the version in force; `work` parses grants."""
 
     thread: Thread
     policy: Callable[[], Policy]
     approvals: ApprovalStore
+    work: Work = at_once
     waiting: list[Target] = field(default_factory=list)
 
     @property
@@ -107,7 +109,7 @@ class ConnectionPolicy:
         if decision.verdict == "ask" and asked:
             return replace(decision, verdict="allow")
         if decision.verdict == "ask":
-            grants = (await load_grants(self.approvals, self.thread, call.run_id or None)).grants
+            grants = (await load_grants(self.approvals, self.thread, call.run_id or None, self.work)).grants
             decision = self.judge(target, call, grants)
         if decision.verdict == "ask":
             answered = await self._asked(target, call, decision)

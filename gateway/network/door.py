@@ -32,6 +32,7 @@ from gateway.policy.judge import Policy
 from gateway.storage.approval_store import ApprovalStore
 from gateway.storage.entities import Thread
 from gateway.support.current_tenant import CURRENT_TENANT
+from gateway.support.heavy_work import HeavyWork
 from sandbox.errors import NotFound, SandboxError
 from sandbox.sandbox import Sandbox
 
@@ -296,6 +297,7 @@ class Doors:
     opening: Callable[[str], Opening]
     """Returns what a tenant's connections are opened with."""
     rules: ThreadRules = field(default_factory=ThreadRules)
+    _heavy_work: HeavyWork = field(default_factory=HeavyWork)
     _shared: defaultdict[str, TenantUse] = field(default_factory=lambda: defaultdict(TenantUse))
     _doors: dict[str, Door] = field(default_factory=dict)
     _opening: dict[str, asyncio.Lock] = field(default_factory=dict)
@@ -316,13 +318,9 @@ class Doors:
                 door = None
             if door is None and policy().connects:
                 self._forget_dead()
-                door = Door(
-                    sandbox,
-                    ConnectionPolicy(thread, policy, self.approvals),
-                    self.records,
-                    self.opening(thread.tenant),
-                    self._shared[thread.tenant],
-                )
+                connections = ConnectionPolicy(thread, policy, self.approvals, self._heavy_work.of(thread.tenant))
+                opening, shared = self.opening(thread.tenant), self._shared[thread.tenant]
+                door = Door(sandbox, connections, self.records, opening, shared)
                 await door.open()
                 self._doors[sandbox.id] = door
         return door
@@ -337,6 +335,7 @@ class Doors:
         while self._doors:
             await self._doors.popitem()[1].close()
         await self.records.close()
+        self._heavy_work.close()
 
 
 @dataclass(eq=False)

@@ -101,6 +101,8 @@ class End:
         self.http.encoder.encode = partial(self.http.encoder.encode, huffman=False)  # type: ignore[method-assign]
         self.arrivals: dict[int, Arrivals] = {}
         self.leaving = False
+        self.closes_with: Callable[[int], bool] = lambda _stream: False
+        """Whether the connection closes with a stream; asked when the stream's end is sent."""
         self._client_side = client_side
         self._changed = asyncio.Event()
         self._unread = bytearray()
@@ -140,6 +142,8 @@ class End:
     async def send_headers(self, stream: int, fields: Fields, *, end: bool = False) -> None:
         """Send a head or trailers. Raises StreamGone and EndGone, as all that send."""
         self._do(self.http.send_headers, stream, list(fields), end_stream=end)
+        if end:
+            self._close_with(stream)
         await self.flush()
 
     async def send_trailers(self, stream: int, fields: Fields) -> None:
@@ -161,6 +165,7 @@ class End:
             data = data[room:]
         if end:
             self._do(self.http.end_stream, stream)
+            self._close_with(stream)
             await self.flush()
 
     def arrived(self, event: Event) -> None:
@@ -270,6 +275,13 @@ class End:
     def _acknowledge(self, stream: int, count: int) -> None:
         with suppress(H2Error):  # the connection is closed
             self.http.acknowledge_received_data(count, stream)
+
+    def _close_with(self, stream: int) -> None:
+        # Sent in one piece with the stream's end: a client that learns of the close later may have begun a request, and
+        # not every client makes it again on another connection.
+        if self.closes_with(stream):
+            with suppress(H2Error):
+                self.http.close_connection()
 
     @staticmethod
     def _do(send: Callable[..., object], *args: object, **more: object) -> None:

@@ -71,6 +71,7 @@ class _Relay:
 
     def __init__(self, client: End, upstream: Upstream, origin: Origin, limits: RelayLimits) -> None:
         self.client = client
+        client.closes_with = self._closes_with
         self.server: End | None = None
         self.upstream = upstream
         self.origin = origin
@@ -161,6 +162,10 @@ class _Relay:
         self.client.forget(stream)
         if self.leaves and not self._tasks:
             self._left.set()
+
+    def _closes_with(self, stream: int) -> bool:
+        arrivals = self.client.arrivals.get(stream)
+        return self.leaves and self._tasks.keys() == {stream} and arrivals is not None and arrivals.ended
 
     async def _connect(self) -> Streams | None:
         """Dial, unless it was done; return the server's connection if that speaks HTTP/1.1. Raises Refused."""

@@ -18,7 +18,7 @@ from zoneinfo import ZoneInfo
 from gateway.policy.argv import ArgvPrefix, compile_argv
 from gateway.policy.decision import NO, PERHAPS, YES, Certainty, Effect, Facts, Layer, RuleLimit
 from gateway.policy.document import Condition, Rule
-from gateway.policy.expressions import Expression, ExpressionError, compile_expression, context
+from gateway.policy.expressions import Expression, ExpressionError, all_visible, compile_expression, context
 from gateway.policy.fields import TimeWindow
 from gateway.policy.globs import UNLIMITED, Budget, PathGlob, compile_glob, covers, may_meet
 from gateway.policy.hosts import HostPattern, compile_host
@@ -41,41 +41,64 @@ class Call:
     tool: str
     arguments: Mapping[str, object]
     facts: Facts
-    _contexts: dict[int, tuple[Part, Any]] = field(default_factory=dict)
+    _own: dict[int, tuple[Part, dict[str, object]]] = field(default_factory=dict, init=False)
+    _contexts: dict[tuple[int, bool], Any] = field(default_factory=dict, init=False)
+    # Of the part that is looked at; what the shared context asks, which must not refer to this object.
+    _current: dict[str, object] = field(default_factory=dict, init=False)
 
     @cached_property
     def now(self) -> datetime:
         """When it is judged: the same moment for all its parts."""
         return self.facts.at or datetime.now(UTC)
 
-    def context(self, part: Part) -> Any:
-        """Return what expressions see of a part, made once for all rules."""
-        made = self._contexts.get(id(part))
-        if made is None:  # the part is kept, so that no other one gets its id
-            made = self._contexts[id(part)] = (part, context(self._variables(part)))
-        return made[1]
+    def context(self, part: Part, names: frozenset[str]) -> Any:
+        """Return what an expression that uses these names sees of a part, to be used before this is called again."""
+        own = self._own.get(id(part))
+        if own is None:  # the part is kept, so that no other one gets its id
+            own = self._own[id(part)] = (part, all_visible(self._of_part(part)))
+        if "argv" not in names:
+            self._current.clear()
+            self._current.update(own[1])
+            return self._shared
+        # A list is converted whenever the shared context asks for it: in a loop, for each item.
+        key = id(part), "args" in names
+        if key not in self._contexts:
+            shared = {name: value for name, value in self._of_call.items() if name != "args" or "args" in names}
+            self._contexts[key] = context(shared | own[1])
+        return self._contexts[key]
 
-    def _variables(self, part: Part) -> dict[str, object]:
+    @cached_property
+    def _shared(self) -> Any:
+        """A context for all parts: arguments can be large and parts many, so arguments are converted once."""
+        return context(self._of_call, self._current.get)
+
+    @cached_property
+    def _of_call(self) -> dict[str, object]:
         facts = self.facts
-        as_another_tool = part.of_command and part.tool != "execute"
-        # Below a directory no single path can be determined, and an expression that looks at it cannot be true.
-        path = None if part.below or part.kind == "below" else part.path
         variables: dict[str, object] = {
-            "tool": part.tool,
-            "args": ({} if path is None else {"path": path}) if as_another_tool else self.arguments,
+            "args": self.arguments,
             "tenant": facts.tenant,
             "thread": facts.thread,
             "run": facts.run_id,
             "agent": facts.agent,
             "now": self.now,
         }
+        command = self.arguments.get("command")
+        if isinstance(command, str):
+            variables["command"] = command
+        return all_visible(variables)
+
+    def _of_part(self, part: Part) -> dict[str, object]:
+        """Return what is a part's own, such as other `args` where it is judged as another tool."""
+        # Below a directory no single path can be determined, and an expression that looks at it cannot be true.
+        path = None if part.below or part.kind == "below" else part.path
+        variables: dict[str, object] = {"tool": part.tool}
+        if part.of_command and part.tool != "execute":
+            variables["args"] = {} if path is None else {"path": path}
         if part.kind == "host":
             # The spellings that rules see: an expression about another one could be talked round.
             seen = {"host": part.host, "port": part.port, "method": part.method, "path": part.url_path}
             variables["args"] = {name: value for name, value in seen.items() if value is not None}
-        command = self.arguments.get("command")
-        if isinstance(command, str):
-            variables["command"] = command
         if part.kind == "command" and all(word.literal is not None for word in part.words):
             variables["argv"] = [word.text for word in part.words]
         known = {"path": path, "host": part.host, "port": part.port, "size_bytes": part.size_bytes}
@@ -103,7 +126,8 @@ class Conditions:
 
     def is_true(self, part: Part, call: Call) -> bool:
         """Return whether the expression is. Raises ExpressionError."""
-        return self.when is None or self.when.holds(lambda: call.context(part))
+        when = self.when
+        return when is None or when.holds(lambda: call.context(part, when.variables))
 
     def whole(self, part: Part, call: Call) -> Certainty:
         """Return whether all of it matches. Raises ExpressionError."""

@@ -88,12 +88,22 @@ class Expression:
         return answer
 
 
-def context(variables: Mapping[str, object]) -> Any:
-    """Return what expressions are evaluated over; only what is visible is in it."""
-    seen = {name: visible(value) for name, value in variables.items()}
-    made = _evaluator().Context(variables={name: value for name, value in seen.items() if value is not _ABSENT})
+def context(variables: Mapping[str, object], own: Callable[[str], object] | None = None) -> Any:
+    """Return what expressions are evaluated over, of variables from `all_visible`, which are converted only once.
+
+    `own` is asked for a name first, each time that an expression uses it, and returns a small visible value or None.
+    """
+    made = _evaluator().Context(variables=dict(variables))
     made.add_function(_OWN_MATCHES, lambda text, pattern: compile_regex(pattern).search(text.encode()) is not None)
+    if own is not None:
+        made.set_variable_resolver(own)
     return made
+
+
+def all_visible(variables: Mapping[str, object]) -> dict[str, object]:
+    """Return the variables as expressions see them; what is not visible is absent."""
+    seen = {name: visible(value) for name, value in variables.items()}
+    return {name: value for name, value in seen.items() if value is not _ABSENT}
 
 
 _ABSENT = object()

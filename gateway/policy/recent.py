@@ -22,13 +22,20 @@ class Recent(Generic[K, V]):
         self.kept_bytes = 0
         self._lock = Lock()
 
-    def get(self, key: K, make: Callable[[], V]) -> V:
-        """Return the value of a key, made by `make` if it is not kept."""
+    def find(self, key: K) -> V | None:
+        """Return the value of a key, None if it is not kept."""
         with self._lock:
             found = self._kept.get(key)
-            if found is not None:
-                self._kept.move_to_end(key)
-                return found[0]
+            if found is None:
+                return None
+            self._kept.move_to_end(key)
+            return found[0]
+
+    def get(self, key: K, make: Callable[[], V]) -> V:
+        """Return the value of a key, made by `make` if it is not kept."""
+        found = self.find(key)
+        if found is not None:
+            return found
         value = make()
         size = self._size_bytes(key, value)
         if size * 16 <= self._limit_bytes:

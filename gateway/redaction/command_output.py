@@ -4,12 +4,13 @@ In the content of a result the streams alternate, so a secret may be made of the
 Where a stream takes over in the middle of a line, the bytes around that place are scanned once more.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from itertools import accumulate, pairwise
 
 from agent.filesystem import OutputStream, Redacted
 from gateway.redaction.redactor import RedactingStream, Redactor
+from sandbox.in_turns import in_turns
 from sandbox.protocols import OutputPiece
 
 _KEY_HEADER = b"-----BEGIN"
@@ -65,33 +66,46 @@ class KeptRedaction(LiveRedaction):
 async def redacted_pieces(
     kept: KeptRedaction, pieces: Sequence[OutputPiece], *, cut_start: bool = False, cut_end: bool = False
 ) -> tuple[OutputPiece, ...]:
-    """Return the pieces redacted and marked so; redaction keeps sizes, so pieces keep theirs."""
-    streams: dict[OutputStream, bytes] = {}
-    for stream in {piece.stream for piece in pieces}:
-        whole = b"".join(piece.data for piece in pieces if piece.stream == stream)
-        streams[stream] = await kept.whole(stream, whole, cut_start=cut_start, cut_end=cut_end)
+    """Return the pieces redacted and marked so; redaction keeps sizes, so pieces keep theirs.
+
+    There may be tens of thousands, of a program that alternates between its streams.
+    """
+    parts: dict[OutputStream, list[bytes]] = {}
+    async for piece in in_turns(pieces):
+        parts.setdefault(piece.stream, []).append(piece.data)
+    streams = {
+        stream: await kept.whole(stream, b"".join(data), cut_start=cut_start, cut_end=cut_end)
+        for stream, data in parts.items()
+    }
     redacted: list[bytes] = []
     taken = dict.fromkeys(streams, 0)
-    for piece in pieces:
+    async for piece in in_turns(pieces):
         start = taken[piece.stream]
         taken[piece.stream] = start + len(piece.data)
         redacted.append(streams[piece.stream][start : taken[piece.stream]])
     content = b"".join(redacted)
-    for start, end in _meeting_places(pieces, redacted, kept.redactor.sign_bytes):
+    for start, end in await _meeting_places(pieces, redacted, kept.redactor.sign_bytes):
         around = content[start:end]
         if await kept.redactor.redact(around) != around:
-            redacted = _divided(await kept.redactor.redact(content), pieces)
+            redacted = await _divided(await kept.redactor.redact(content), pieces)
             break
-    if any(shown[-1:] != piece.data[-1:] for shown, piece in zip(redacted[:-1], pieces[:-1], strict=True)):
+    masked_ends = [
+        True
+        async for shown, piece in in_turns(zip(redacted[:-1], pieces[:-1], strict=True))
+        if shown[-1:] != piece.data[-1:]
+    ]
+    if masked_ends:
         # A secret ends a piece, and may go on in the next one, which is of the other stream.
-        again = _divided(await kept.redactor.redact(b"".join(piece.data for piece in pieces)), pieces)
-        redacted = [_masked(*three) for three in zip((piece.data for piece in pieces), redacted, again, strict=True)]
-    return tuple(OutputPiece(piece.stream, Redacted(shown)) for piece, shown in zip(pieces, redacted, strict=True))
+        again = await _divided(await kept.redactor.redact(b"".join(piece.data for piece in pieces)), pieces)
+        three = zip((piece.data for piece in pieces), redacted, again, strict=True)
+        redacted = [_masked(*each) async for each in in_turns(three)]
+    both = in_turns(zip(pieces, redacted, strict=True))
+    return tuple([OutputPiece(piece.stream, Redacted(shown)) async for piece, shown in both])
 
 
-def _divided(content: bytes, pieces: Sequence[OutputPiece]) -> list[bytes]:
-    ends = list(accumulate(len(piece.data) for piece in pieces))
-    return [content[start:end] for start, end in pairwise([0, *ends])]
+async def _divided(content: bytes, pieces: Sequence[OutputPiece]) -> list[bytes]:
+    ends = accumulate((len(piece.data) for piece in pieces), initial=0)
+    return [content[start:end] async for start, end in in_turns(pairwise(ends))]
 
 
 def _masked(data: bytes, one: bytes, other: bytes) -> bytes:
@@ -100,28 +114,30 @@ def _masked(data: bytes, one: bytes, other: bytes) -> bytes:
     return bytes(b if a == byte else a for byte, a, b in zip(data, one, other, strict=True))
 
 
-def _meeting_places(
+async def _meeting_places(
     pieces: Sequence[OutputPiece], redacted: Sequence[bytes], reach_bytes: int
-) -> Iterator[tuple[int, int]]:
-    """Yield where a secret could span a change of streams, as ranges of the content that do not overlap.
+) -> list[tuple[int, int]]:
+    """Return where a secret could span a change of streams, as ranges of the content that do not overlap.
 
     It cannot where both streams begin a new line there: only a private key has several lines, and it has a header.
     """
     ends: dict[OutputStream, bytes] = {}
     content = bytearray()
+    places: list[tuple[int, int]] = []
     start = end = 0
     header_at = -1
-    for piece, data in zip(pieces, redacted, strict=True):
+    async for piece, data in in_turns(zip(pieces, redacted, strict=True)):
         at = len(content)
         lines = content.endswith(b"\n") and ends.get(piece.stream, b"\n") == b"\n"
         if at and data and not (lines and (header_at < 0 or header_at < at - reach_bytes)):
             if at - reach_bytes > end:
                 if end:
-                    yield start, end
+                    places.append((start, end))
                 start = at - reach_bytes
             end = at + reach_bytes
         content += data
         header_at = max(header_at, content.rfind(_KEY_HEADER, max(0, at - len(_KEY_HEADER) + 1)))
         ends[piece.stream] = data[-1:] or ends.get(piece.stream, b"\n")
     if end:
-        yield max(0, start), end
+        places.append((max(0, start), end))
+    return places

@@ -10,6 +10,7 @@ import asyncio
 import hashlib
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 import structlog
 from pydantic_core import to_json
@@ -63,7 +64,7 @@ class ResultRulesHook(Hook):
         """Judge what came back; the first rule in the file that is against it is the one that is named."""
         result, call = await next_(tool), tool.call
         rules = [rule for rule in self._rules if _is_about(rule, call.name)]
-        against = {rule.id: "" for rule in rules if _is_against(rule, result)}
+        against = dict.fromkeys(await self._against(result, rules), "")
         searched = [rule for rule in rules if rule.contains is not None and rule.id not in against]
         for kept in _kept_files(result) if searched else ():
             against |= await self._against_kept(kept, searched)
@@ -78,6 +79,16 @@ class ResultRulesHook(Hook):
             kept_back = withheld(result, f"rule {enforced.id}: {enforced.reason}{against[enforced.id]}")
             return replace(kept_back, withheld_by=enforced.id, would_be_withheld_by=shadow)
         return replace(result, would_be_withheld_by=shadow) if shadow else result
+
+    async def _against(self, result: ToolResult, rules: Sequence[ResultRule]) -> list[str]:
+        """Return the ids of the rules that are against what a result shows."""
+        structured = b""
+        if rules and result.structured is not None:
+            structured = await self._redactor.work(to_json, result.structured)
+        # Each stream also by itself: what it says comes apart in the content where the other writes in between.
+        shown = (result.content, result.stdout, result.stderr, result.note.encode("utf-8", "replace"), structured)
+        look = partial(self._redactor.work_on, sum(map(len, shown)), _is_against)
+        return [rule.id for rule in rules if await look(rule, result, shown)]
 
     async def _against_kept(self, evicted: Evicted, rules: Sequence[ResultRule]) -> dict[str, str]:
         """Return the rules that are against the whole of it, with what else there is to say; all, if it is not had."""
@@ -144,14 +155,11 @@ def _is_about(rule: ResultRule, tool: str) -> bool:
     return rule.tools is None or not set(rules_of(tool)).isdisjoint(rule.tools)
 
 
-def _is_against(rule: ResultRule, result: ToolResult) -> bool:
+def _is_against(rule: ResultRule, result: ToolResult, shown: Sequence[bytes]) -> bool:
     if rule.over_bytes is not None:
         size_bytes = result.evicted.size_bytes if result.evicted is not None else len(result.content)
         return size_bytes + sum(one.size_bytes for one in result.attachments) > rule.over_bytes
     regex = compile_regex(rule.contains or "")
-    # Each stream also by itself: what it says comes apart in the content where the other writes in between.
-    structured = b"" if result.structured is None else to_json(result.structured)
-    shown = (result.content, result.stdout, result.stderr, result.note.encode("utf-8", "replace"), structured)
     return any(regex.search(text) is not None for text in shown)
 
 
@@ -176,15 +184,16 @@ class RedactionHook(Hook):
     async def redacted(self, tool: ToolExecution) -> ToolExecution:
         """Return a call that is over as everybody may see it."""
         result = None if tool.result is None else await self._without_secrets(tool.result)
-        verdict = self._redacted_verdict(tool.verdict)
+        verdict = tool.verdict
+        if verdict is not None:
+            words = (verdict.reason, *(verdict.policy.asked if verdict.policy is not None else ()))
+            verdict = await self._redactor.work_on(sum(map(len, words)), self._redacted_verdict, verdict)
         if result is tool.result and verdict is tool.verdict:
             return tool
         return tool.with_(result=result, verdict=verdict)
 
-    def _redacted_verdict(self, verdict: Verdict | None) -> Verdict | None:
+    def _redacted_verdict(self, verdict: Verdict) -> Verdict:
         """Return a verdict whose words, which may quote the call, have no secret."""
-        if verdict is None:
-            return None
         policy = verdict.policy
         if policy is not None and policy.asked:
             policy = policy.with_(asked=tuple(self._redactor.shown(part) for part in policy.asked))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
 
 from pydantic import JsonValue
 
@@ -16,12 +17,15 @@ _PIECE_BYTES = 32_768
 _TINY_BYTES = 256
 # Looking for one pattern in so much, and finding none, takes less than a millisecond.
 _LOOK_BYTES = 196_608
+# Looking through so much for any patterns takes some tens of milliseconds where they are at their slowest.
+_AT_ONCE_BYTES = 16_384
 WITHHELD = "[withheld: redaction failed]"
 """What stands in the place of a text that could not be redacted."""
 # So many secrets in one text or JSON value, which is redacted at once, are more than anybody is shown.
 _SECRETS_LIMIT = 2000
 # What a secret whose beginning is out of sight may be made of: the rest of a word, and further lines of a key.
 _LEADING = compiled(r"[A-Za-z0-9_+/=.~%:@-]*(?:[\r\n]+[ \t]*[A-Za-z0-9+/=]{4,}[ \t]*)*")
+T = TypeVar("T")
 
 
 class Redactor:
@@ -47,6 +51,10 @@ class Redactor:
     def idle(self) -> bool:
         """Whether there is nothing to take out."""
         return not self._finders_count
+
+    async def work_on(self, size_bytes: int, function: Callable[..., T], /, *args: Any) -> T:
+        """Call what looks through so many bytes: at once if they are few, otherwise in a turn of the tenant."""
+        return await self.work(function, *args) if size_bytes > _AT_ONCE_BYTES else function(*args)
 
     async def redact(self, data: bytes, *, cut_start: bool = False, cut_end: bool = False) -> bytes:
         """Return the bytes, as many, without secrets.

@@ -15,12 +15,13 @@ from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, Message
 from grpc.aio import EOF  # type: ignore[attr-defined]  # grpc-stubs do not know it
 
 from gateway.errors import DeadlineExceeded, InvalidArgument, Overloaded
 from gateway.serving.admission import Admission
 from gateway.serving.limits import Ends, Tally
+from gateway.serving.request_checks import check_maps
 from sandbox.fair_semaphore import FairSemaphore
 
 TIMEOUT_S = 20.0
@@ -212,7 +213,10 @@ async def read_request(reads: Reads, source: str, context: Any, decode: Callable
 
 
 def _decoded(decode: Callable[[bytes], Any], raw: bytes) -> Any:
+    kind = getattr(decode, "__self__", None)  # `decode` is FromString of a message's class
     try:
+        if isinstance(kind, type) and issubclass(kind, Message):
+            check_maps(kind, raw)
         return decode(raw)
     except DecodeError as error:  # it names the type and quotes nothing
         why = f"the request cannot be decoded: {error}; strings are valid UTF-8, without surrogates"

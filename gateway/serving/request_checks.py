@@ -6,7 +6,7 @@ the first message is checked, by the servicer that reads it.
 """
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any
 
 import protovalidate
@@ -15,24 +15,33 @@ from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from gateway.errors import InvalidArgument
+from gateway.serving.map_sizes import map_sizes
 from gateway.v1 import validate_pb2
 
 _VALIDATOR = protovalidate.Validator()
 # The protos' pattern for visible characters and spaces.
 _PRINTABLE = r"^( |[^\p{C}\p{Z}])*$"
+# A request with more items than this is checked up to its first violation only: each violation takes much longer than a
+# valid item, and cannot be interrupted.
+_LISTED_ITEMS = 64
 # The range of google.protobuf.Timestamp, in seconds since 1970; the field type accepts more.
 _FIRST_S, _LAST_S, _NANOS = -62_135_596_800, 253_402_300_799, 1_000_000_000
 
 
 def check(request: object) -> None:
-    """Raise InvalidArgument with a violation for each field that breaks its rules."""
+    """Raise InvalidArgument with a violation for each field that breaks its rules.
+
+    Of a request with long lists or maps, only the first violation is reported.
+    """
     if not isinstance(request, Message):
         return
     for timestamp in _timestamps(request.DESCRIPTOR):
         _check_timestamp(request, timestamp)
-    broken = _VALIDATOR.collect_violations(request)
+    broken = _VALIDATOR.collect_violations(request, fail_fast=True)
     if not broken:
         return
+    if _items(request) <= _LISTED_ITEMS:
+        broken = _VALIDATOR.collect_violations(request)
     violations: dict[str, str] = {}
     for one in broken[:16]:
         names = [element.field_name for element in one.proto.field.elements] if one.proto.field is not None else []
@@ -40,6 +49,25 @@ def check(request: object) -> None:
         violations.setdefault(path, _expected(request, names) or one.proto.message)
     message = "; ".join(f"{path}: {text}" for path, text in violations.items())
     raise InvalidArgument(message).of_fields(violations)
+
+
+def check_maps(kind: type[Message], raw: bytes) -> None:
+    """Raise InvalidArgument for a map that has too many entries to be decoded. Raises DecodeError."""
+    for names, entries in map_sizes(kind, raw):
+        if entries > _rules(_field(kind, names)).map.max_pairs:
+            path, expected = ".".join(names), _expected(kind, names)
+            raise InvalidArgument(f"{path}: {expected}").of_fields({path: expected})
+
+
+def _items(message: Message) -> int:
+    """Return how many entries the lists and maps of a message have. No request has lists of messages."""
+    count = 0
+    for field, value in message.ListFields():
+        if field.is_repeated:
+            count += len(value)
+        elif field.message_type is not None:
+            count += _items(value)
+    return count
 
 
 @functools.cache
@@ -67,17 +95,24 @@ def _check_timestamp(request: Message, path: tuple[str, ...]) -> None:
         raise InvalidArgument(f"{'.'.join(path)}: {expected}").of_fields({".".join(path): expected})
 
 
-def _expected(request: Message, names: Iterable[str]) -> str:
-    """Describe a field's rules; empty for rules without a description here."""
-    descriptor: Any = request.DESCRIPTOR
-    field: FieldDescriptor | None = None
-    for name in names:
-        field = descriptor.fields_by_name[name]
-        descriptor = field.message_type
-    if field is None:
+def _expected(request: Message | type[Message], names: Sequence[str]) -> str:
+    """Describe a field's rules; empty for rules without a description here, and for the whole request."""
+    if not names:
         return ""
-    rules: Any = field.GetOptions().Extensions[validate_pb2.field]  # type: ignore[index]
-    return _in_words(rules, field)
+    field = _field(request, names)
+    return _in_words(_rules(field), field)
+
+
+def _field(request: Message | type[Message], names: Sequence[str]) -> FieldDescriptor:
+    descriptor: Any = request.DESCRIPTOR
+    for name in names[:-1]:
+        descriptor = descriptor.fields_by_name[name].message_type
+    field: FieldDescriptor = descriptor.fields_by_name[names[-1]]
+    return field
+
+
+def _rules(field: FieldDescriptor) -> Any:
+    return field.GetOptions().Extensions[validate_pb2.field]  # type: ignore[index]
 
 
 def _in_words(rules: Any, field: FieldDescriptor) -> str:
@@ -95,8 +130,11 @@ def _in_words(rules: Any, field: FieldDescriptor) -> str:
             each = _in_words(rules.repeated.items, field)
             return f"{many}, each {each}" if each else many
         case "map":
+            many = f"{rules.map.max_pairs:,} entries at most"
+            if not rules.map.HasField("keys"):
+                return many
             keys, values = _text(rules.map.keys.string), _text(rules.map.values.string)
-            return f"{rules.map.max_pairs:,} entries at most; a key has {keys}, a value {values}"
+            return f"{many}; a key has {keys}, a value {values}"
         case _:
             return ""
 

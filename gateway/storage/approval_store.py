@@ -20,7 +20,8 @@ PENDING, APPROVED, USED, DENIED = "pending", "approved", "used", "denied"
 EXPIRED, CANCELLED = "expired", "cancelled"
 _GRANTED_TO_ALL = grants.c.run_id.is_(None)
 _RUN_GOES_ON = exists().where(runs.c.id == grants.c.run_id, runs.c.status.in_(RUNS_UNDER_WAY))
-_IN_FORCE = grants.c.revoked_us.is_(None) & or_(_GRANTED_TO_ALL, _RUN_GOES_ON)
+_NOT_REVOKED = grants.c.revoked_us.is_(None)
+_IN_FORCE = _NOT_REVOKED & or_(_GRANTED_TO_ALL, _RUN_GOES_ON)
 _GRANTS = with_thread(
     grants,
     *(grants.c[name] for name in ("id", "tenant", "run_id", "rule", "approval_id", "created_us", "revoked_us")),
@@ -137,8 +138,13 @@ class TooManyPending(Exception):
     """A tenant's pending approvals have reached the limit of their number or size; the text says which."""
 
 
+class TooManyGrants(Exception):
+    """The thread, or the run, has GRANTS_LIMIT grants."""
+
+
 PENDING_LIMIT = 100
 PENDING_LIMIT_BYTES = 16 * 1024 * 1024
+GRANTS_LIMIT = 100  # of a thread, and of each run
 # The limit of each long text in a list; GetApproval returns all of it.
 LISTED_LIMIT_BYTES = 4096
 
@@ -236,7 +242,7 @@ class ApprovalStore(Queries):
 
     @transaction
     def resolve(self, connection: Connection, approval: Approval, resolution: Resolution) -> bool:
-        """Answer a pending approval; return whether this answer was the first, and in time."""
+        """Answer a pending approval; return whether this answer was the first, and in time. Raises TooManyGrants."""
         now = self.clock()
         changes = vars(resolution) | {"resolved_by": resolution.by[:128], "resolved_us": now}
         del changes["by"], changes["grant"]
@@ -245,6 +251,9 @@ class ApprovalStore(Queries):
         if not self._change(connection, still_open, changes):
             return False
         if granted is not None:
+            alike = (grants.c.thread_id == approval.thread_id) & grants.c.run_id.is_not_distinct_from(granted.run_id)
+            if connection.execute(select(func.count()).where(alike, _NOT_REVOKED)).scalar_one() >= GRANTS_LIMIT:
+                raise TooManyGrants
             whose = {"tenant": approval.tenant, "thread_id": approval.thread_id, "approval_id": approval.id}
             connection.execute(insert(grants), vars(granted) | whose | {"created_us": now})
         self.audit.append(connection, _answered(approval, resolution))
@@ -311,9 +320,7 @@ class ApprovalStore(Queries):
     async def granted_rules(self, thread: Thread, run_id: str | None) -> Sequence[tuple[str, str]]:
         """Return the rules (YAML) granted to a thread or this run of it, each with the id of its approval."""
         mine = or_(_GRANTED_TO_ALL, grants.c.run_id == (run_id or ""))
-        query = select(grants.c.rule, grants.c.approval_id).where(
-            grants.c.thread_id == thread.id, grants.c.revoked_us.is_(None), mine
-        )
+        query = select(grants.c.rule, grants.c.approval_id).where(grants.c.thread_id == thread.id, _NOT_REVOKED, mine)
         return [(row.rule, row.approval_id) for row in await self._database.rows(query.order_by(grants.c.created_us))]
 
     async def grant(self, tenant: str, grant_id: str) -> Grant | None:
@@ -330,7 +337,7 @@ class ApprovalStore(Queries):
     @transaction
     def revoke_grant(self, connection: Connection, tenant: str, grant_id: str) -> bool:
         """Revoke a grant, and its approval unless the approved call has run; return whether it was in force."""
-        not_revoked = (grants.c.id == grant_id) & (grants.c.tenant == tenant) & grants.c.revoked_us.is_(None)
+        not_revoked = (grants.c.id == grant_id) & (grants.c.tenant == tenant) & _NOT_REVOKED
         revoked = update(grants).where(not_revoked).values(revoked_us=self.clock())
         approval_id = select(grants.c.approval_id).where(grants.c.id == grant_id).scalar_subquery()
         unused = (approvals.c.id == approval_id) & (approvals.c.status == APPROVED)

@@ -147,9 +147,9 @@ class JournalHook(Hook):
         return {id_: earlier_call(row) for id_, row in rows.items() if id_ not in again}
 
     async def around_tool_use(self, tool: ToolExecution, next_: NextToolUse) -> ToolResult:
-        context = tool.context
+        context, arguments = tool.context, await self._shown_arguments(tool.judged)
         self._check_hosted(context.run_id)
-        row = self._row(tool, self.policy_version()) | {"started_us": self.store.clock()}
+        row = self._row(tool, self.policy_version(), arguments) | {"started_us": self.store.clock()}
         once = tool.judged.read_only and self.at_hand() is not None and not self.late
         context.set(_BEGUN, _Begun(row, context.clock(), written=not once))
         context.pop(UNRECORDED)  # a ring may repeat a call that did not execute
@@ -187,12 +187,15 @@ class JournalHook(Hook):
         policy = tool.verdict.policy if tool.verdict else None
         version = policy.version if policy else self.policy_version()
         ended = _ended(tool, version)
-        record = self._record(tool, ended, of_run=not state.depth)
-        log.info("tool call", **self._facts(record.row), **_why(tool))
+        record, of_run = None, not state.depth
         try:
+            arguments = "" if tool.context.get(_BEGUN) else await self._shown_arguments(tool.judged)
+            record = self._record(tool, ended, arguments, of_run=of_run)
+            log.info("tool call", **self._facts(record.row), **_why(tool))
             await record.write()
         except (Unavailable, asyncio.CancelledError) as error:
             # Cancelled by the hook's time limit: the write may still succeed, and a second one changes nothing.
+            record = record or self._record(tool, ended, WITHHELD, of_run=of_run)
             self._write_later(tool, record, str(error))
             if unexecuted is not None and isinstance(error, Unavailable):
                 return state  # the caller reads that it did not execute
@@ -203,18 +206,21 @@ class JournalHook(Hook):
         except ConstraintViolated as error:
             if not is_of_deletion(error):
                 raise
-            gone = UnrecordedCall(tool.call.id, record.executed, _DELETED, erased=True)
+            executed = record is not None and record.executed
+            gone = UnrecordedCall(tool.call.id, executed, _DELETED, erased=True)
             tool.context.set(UNRECORDED, unexecuted or gone)
-            if record.executed:
+            if executed:
                 raise
         return state
 
-    def _record(self, tool: ToolExecution, ended: dict[str, Any], *, of_run: bool) -> _Record:
-        """Return the record of a call that is over. `of_run`: with its result, as long as the run has a claim."""
+    def _record(self, tool: ToolExecution, ended: dict[str, Any], arguments: str, *, of_run: bool) -> _Record:
+        """Return the record of a call that is over; `arguments` are of one that did not begin.
+
+        `of_run`: with its result, as long as the run has a claim.
+        """
         context, claim, store = tool.context, self.claim, self.store
         request, begun, unexecuted = context.get(REQUEST), context.get(_BEGUN), context.get(UNRECORDED)
-        version = ended["policy_version"]
-        row = {**begun.row, "policy_version": version} if begun else self._row(tool, version)
+        row = {**(begun.row if begun else self._row(tool, "", arguments)), "policy_version": ended["policy_version"]}
         started_s = begun.started_s if begun is not None else None
         duration_us = 0 if started_s is None else round((context.clock() - started_s) * 1_000_000)
         if started_s is not None and request is not None:
@@ -259,8 +265,9 @@ class JournalHook(Hook):
         request, unrecorded = tool.context.get(REQUEST), UnrecordedCall(tool.call.id, record.executed, said)
         tool.context.set(UNRECORDED, tool.context.get(UNRECORDED) or unrecorded)
         # Attempts that do not execute count once in the audit.
-        again = (self.thread.tenant, request.id, request.digest, record.row["state"]) if request else None
-        self.late.add(unrecorded, record.write_later, once_for=None if record.executed else again)
+        tenant, attempt = self.thread.tenant, None if record.executed else request
+        once_for = (tenant, attempt.id, attempt.digest, record.row["state"]) if attempt else None
+        self.late.add(unrecorded, record.write_later, tenant=tenant, once_for=once_for)
 
     def _facts(self, row: dict[str, Any]) -> dict[str, Any]:
         """Return which call it was and how it ended, for the log; never its arguments."""
@@ -268,7 +275,7 @@ class JournalHook(Hook):
         approved = {"approval_id": row["approval_id"]} if row["approval_id"] else {}
         return facts | {name: row[name] for name in _LOGGED} | {"policy": row["policy_version"]} | approved
 
-    def _row(self, tool: ToolExecution, version: str) -> dict[str, Any]:
+    def _row(self, tool: ToolExecution, version: str, arguments: str) -> dict[str, Any]:
         judged = tool.judged
         return {
             "id": judged.call.id,
@@ -276,13 +283,18 @@ class JournalHook(Hook):
             "thread_id": self.thread.id,
             "run_id": tool.context.run_id or None,
             "name": shown_name(judged.call.name[:128], self.redactor)[:128],
-            "arguments": self._shown_arguments(judged)[:_ARGUMENTS_LIMIT_CHARS],
+            "arguments": arguments[:_ARGUMENTS_LIMIT_CHARS],
             "arguments_digest": judged.digest,
             "policy_version": version,
             **({} if self.claim is None else {"read_only": judged.read_only}),
         }
 
-    def _shown_arguments(self, judged: JudgedCall) -> str:
+    async def _shown_arguments(self, judged: JudgedCall) -> str:
+        """Return the arguments without secrets, found in a turn where they are long."""
+        size_bytes = len(judged.canonical) + len(judged.call.raw_arguments)
+        return await self.redactor.work_on(size_bytes, self._redacted, judged)
+
+    def _redacted(self, judged: JudgedCall) -> str:
         """Return the arguments without secrets; the digest is of what they were."""
         arguments = judged.call.arguments
         if arguments is None:

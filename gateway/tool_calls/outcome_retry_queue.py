@@ -4,7 +4,8 @@ The result of such a call is withheld: a call without a record must not be seen.
 its row and the audit must record them. If this process ends first, the row stays `executing` until another gateway
 marks it interrupted. Until then a repetition of the call gets the error that its result is withheld.
 
-A call that did not execute is queued too, once for each request id.
+A call that did not execute is queued too, once for each request id. Such calls have a tenth of the places, and give
+those up when executed calls need them. Where places are short, the tenant with the most loses the newest of them.
 """
 
 import asyncio
@@ -24,6 +25,7 @@ NOT_EXECUTED, WITHHELD = "not_executed", "withheld"
 _SAID_LIMIT_CHARS = 200
 # Executed calls are bounded by those under way when the database failed. Blocked calls are not.
 _LIMIT = 10_000
+_UNEXECUTED_LIMIT = _LIMIT // 10
 _FIRST_RETRY_S = 0.1
 _LAST_RETRY_S = 2.0
 _CLOSE_S = 5.0
@@ -77,6 +79,7 @@ class _Late:
     call: UnrecordedCall
     write: Write
     once_for: Hashable
+    tenant: str
 
 
 class OutcomeRetryQueue:
@@ -84,26 +87,47 @@ class OutcomeRetryQueue:
 
     def __init__(self) -> None:
         self._late: OrderedDict[str, _Late] = OrderedDict()
+        # By whether they executed and by tenant, the oldest first.
+        self._waiting: dict[bool, dict[str, dict[str, None]]] = {True: {}, False: {}}
         self._once: set[Hashable] = set()
         self._writing: asyncio.Task[None] | None = None
 
     def __len__(self) -> int:
         return len(self._late)
 
-    def add(self, call: UnrecordedCall, write: Write, *, once_for: Hashable = None) -> None:
-        """Queue an outcome; of several with the same `once_for` only the first."""
+    def add(self, call: UnrecordedCall, write: Write, *, tenant: str, once_for: Hashable = None) -> None:
+        """Queue an outcome of a tenant; of several with the same `once_for` only the first."""
         if once_for is not None and once_for in self._once:
             return
-        if len(self._late) >= _LIMIT:
-            waiting = len(self._late)
-            log.error(
-                "an outcome is lost: too many are waiting for the database", call_id=call.call_id, waiting=waiting
-            )
-            return
-        self._late[call.call_id] = _Late(call, write, once_for)
+        self._forget(call.call_id)
+        self._late[call.call_id] = _Late(call, write, once_for, tenant)
+        self._waiting[call.executed].setdefault(tenant, {})[call.call_id] = None
         self._once.add(once_for)
+        if sum(map(len, self._waiting[False].values())) > _UNEXECUTED_LIMIT:
+            self._lose_one(executed=False)
+        elif len(self._late) > _LIMIT:
+            self._lose_one(executed=not self._waiting[False])
         if self._writing is None or self._writing.done():
             self._writing = asyncio.create_task(self._write_all(), name="late outcomes", context=contextvars.Context())
+
+    def _lose_one(self, *, executed: bool) -> None:
+        """Drop the newest outcome of the tenant with the most of its kind, of tenants with as many the last to come."""
+        waiting = self._waiting[executed]
+        most = max(map(len, waiting.values()))
+        lost = next(reversed([ids for ids in waiting.values() if len(ids) == most]))
+        call_id = next(reversed(lost))
+        self._forget(call_id)
+        log.error("an outcome is lost: too many are waiting for the database", call_id=call_id, waiting=len(self._late))
+
+    def _forget(self, call_id: str) -> None:
+        late = self._late.pop(call_id, None)
+        if late is None:
+            return
+        self._once.discard(late.once_for)
+        of_tenants = self._waiting[late.call.executed]
+        del of_tenants[late.tenant][call_id]
+        if not of_tenants[late.tenant]:
+            del of_tenants[late.tenant]
 
     def refuse(self, call_id: str) -> None:
         """Raise Unavailable if the outcome of a call waits here."""
@@ -144,6 +168,6 @@ class OutcomeRetryQueue:
                 log.error("an outcome cannot be written", call_id=call_id, error=type(error).__name__)  # noqa: TRY400
             else:
                 log.info("a late outcome is written", call_id=call_id)
-            del self._late[call_id]
-            self._once.discard(late.once_for)
+            if self._late.get(call_id) is late:
+                self._forget(call_id)
             retry_s = _FIRST_RETRY_S

@@ -1,6 +1,6 @@
 """The policy as a hook: mandatory, innermost, always closed. It sees the arguments that the tool will get."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 
 from agent.hooks.hook import Hook
@@ -13,8 +13,9 @@ from gateway.policy.judge import Grants, Policy
 POLICY_VERSION = "policy.version"
 JUDGED_BY = Slot[Policy]("judged by")
 """The version of the policy that judged the call."""
-# Judging a line of this length takes a millisecond or two.
+# Judging a line of this length, or arguments of this size, takes a millisecond or two.
 _LONG_COMMAND_CHARS = 512
+_LARGE_ARGUMENTS_BYTES = 2048
 
 
 LoadGrants = Callable[[], Awaitable[HeldGrants]]
@@ -36,7 +37,7 @@ class PolicyHook(Hook):
     """Judges each tool call; the version of the policy is in the run's notes as `policy.version`.
 
     `policy` may be what gives the one that is in force at each call. `grants` are read where the policy asks, and only
-    there: they can turn an ask into an allow and nothing else. `work` judges long command lines.
+    there: they can turn an ask into an allow and nothing else. `work` judges long command lines and large arguments.
     """
 
     name = "policy"
@@ -61,11 +62,11 @@ class PolicyHook(Hook):
             reason = f"{call.name} was not judged: its arguments {call.problem or 'are not a JSON object'}"
             unfit = Decision("deny", INVALID_ARGUMENTS, reason, policy.version)
             return await self._said(state, unfit, PolicyWord(version=policy.version))
-        decision = await self._judged(policy, call.name, call.arguments)
+        decision = await self._judged(policy, tool)
         approval_id = ""
         if decision.verdict == "ask" and self.grants is not None:
             granted = await self.grants()
-            decision = await self._judged(policy, call.name, call.arguments, granted.grants)
+            decision = await self._judged(policy, tool, granted.grants)
             approval_id = granted.approval_of(decision.trace) if decision.verdict == "allow" else ""
         asked, (would_be, rule) = tuple(map(_shown, decision.asked)), decision.would_be or ("", "")
         word = PolicyWord(
@@ -73,12 +74,12 @@ class PolicyHook(Hook):
         )
         return await self._said(state, decision, word)
 
-    async def _judged(
-        self, policy: Policy, tool: str, arguments: Mapping[str, object], grants: Grants | None = None
-    ) -> Decision:
-        """Judge a call; a long command line in a turn of its tenant, for the event loop is everybody's."""
+    async def _judged(self, policy: Policy, execution: ToolExecution, grants: Grants | None = None) -> Decision:
+        """Judge a call; one that takes long in a turn of its tenant, for the event loop is everybody's."""
+        tool, arguments = execution.call.name, execution.call.arguments or {}
         command = arguments.get("command")
-        if self.work is not None and isinstance(command, str) and len(command) > _LONG_COMMAND_CHARS:
+        long = isinstance(command, str) and len(command) > _LONG_COMMAND_CHARS
+        if self.work is not None and (long or len(execution.judged.canonical) > _LARGE_ARGUMENTS_BYTES):
             return await self.work(policy.judge, tool, arguments, self.facts, grants)
         return policy.judge(tool, arguments, self.facts, grants)
 

@@ -90,18 +90,24 @@ def program_of(asked: pb.Program) -> Program:
     cost_bytes = 0
     for place, word in enumerate(asked.argv):
         cost_bytes += _checked(f"program.argv[{place}]", word)
+        _check_total(cost_bytes)
     for name, value in asked.env.items():
         if not _NAME.fullmatch(name):
             raise InvalidArgument(
                 f"program.env: {name[:100]!r} is not a valid name: use A-Z a-z 0-9 _, not starting with a digit"
             )
         cost_bytes += _checked(f"program.env[{name[:100]!r}]", value) + len(name)
+        _check_total(cost_bytes)
+    return Program(tuple(asked.argv), _working_directory(asked.cwd), dict(sorted(asked.env.items())))
+
+
+def _check_total(cost_bytes: int) -> None:
+    """Raise TooLarge; called after each word, so that the rest of a program that is too large is not read."""
     if cost_bytes > PROGRAM_LIMIT_BYTES:
         raise TooLarge(
-            f"program: argv and env have {cost_bytes:,} bytes, {_WORD_COST_BYTES} more counted a word; "
-            f"{PROGRAM_LIMIT_BYTES:,} are the limit: pass the rest by standard input or in a file"
+            f"program: argv and env have more than {PROGRAM_LIMIT_BYTES:,} bytes, {_WORD_COST_BYTES} more counted a "
+            "word: pass the rest by standard input or in a file"
         )
-    return Program(tuple(asked.argv), _working_directory(asked.cwd), dict(sorted(asked.env.items())))
 
 
 def _checked(field: str, text: str) -> int:

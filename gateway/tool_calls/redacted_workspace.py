@@ -7,8 +7,10 @@ results (gateway/redaction/hooks.py) does not scan it again.
 
 from __future__ import annotations
 
+import asyncio
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Sequence
+from bisect import bisect_right
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Concatenate, ParamSpec, TypeVar, Unpack
@@ -38,6 +40,8 @@ _KEY_LINES_LIMIT = 4096
 _HEADERS_LIMIT = 1000
 # Up to this many files are searched for headers one by one; for more, the whole search is repeated.
 _FILES_LIMIT = 8
+# A line has at most 1,000 bytes, so these are one piece of redaction.
+_MATCHES_OF_A_TURN = 32
 _CONTEXTS_LIMIT = 32
 _CONTEXT_LINES = 2000
 _CONTEXT_BYTES = 65_536
@@ -118,13 +122,15 @@ class RedactedWorkspace:
     ) -> GrepPage:
         """Search contents; a line that may belong to a private key is redacted with the lines before it."""
         page = await self.inner.grep(path, pattern, include=include, offset=offset, limit=limit, timeout_s=timeout_s)
-        shown = [await self._line(match) for match in page.matches]
+        shown = await self._lines(page.matches)
         paths = {match.path for match, data in zip(page.matches, shown, strict=True) if _KEY_LINE.search(data)}
         headers = await self._key_headers(paths, path, include, timeout_s) if paths else _NO_HEADERS
         contexts = _Contexts()
         for place, match in enumerate(page.matches):
+            if place % _MATCHES_OF_A_TURN == _MATCHES_OF_A_TURN - 1:
+                await asyncio.sleep(0)  # few lines are read in their file, and to mask the others takes no wait
             cut = _is_cut(match)
-            if _KEY_LINE.search(shown[place]) is not None and headers.may_reach(match, cut=cut):
+            if headers.may_reach(match, cut=cut) and _KEY_LINE.search(shown[place]) is not None:
                 line = None if cut else await self._line_in_its_file(match, contexts)
                 # Key-like runs are masked if the line cannot be read in its file, or the file has changed.
                 same = line is not None and len(line) == len(shown[place].rstrip(b"\r"))
@@ -134,6 +140,24 @@ class RedactedWorkspace:
             for match, data in zip(page.matches, shown, strict=True)
         )
         return replace(page, matches=tuple(matches))
+
+    async def _lines(self, matches: Sequence[GrepMatch]) -> list[bytes]:
+        """Redact each match alone. More than one turn's matches are looked through off the event loop."""
+        if len(matches) <= _MATCHES_OF_A_TURN:
+            return [await self._line(match) for match in matches]
+        lines: list[bytes] = []
+        for start in range(0, len(matches), _MATCHES_OF_A_TURN):
+            some = matches[start : start + _MATCHES_OF_A_TURN]
+            clean = await self.redactor.work(self._clean, some)
+            lines += [
+                await self._line(match) if line is None else line for match, line in zip(some, clean, strict=True)
+            ]
+        return lines
+
+    def _clean(self, matches: Sequence[GrepMatch]) -> list[bytes | None]:
+        """Return the bytes of each match, None where it is cut or a secret is in it."""
+        lines = [match.text.encode("utf-8", "surrogateescape") for match in matches]
+        return [None if len(line) >= _CUT_MATCH_BYTES or self.redactor.finds(line) else line for line in lines]
 
     async def _line(self, match: GrepMatch) -> bytes:
         cut = _is_cut(match)
@@ -147,10 +171,11 @@ class RedactedWorkspace:
         try:
             pages = [await find(one) for one in paths] if few else [await find(path, include=include)]
         except (SandboxError, OSError):
-            return _KeyHeaders(frozenset(), all_known=False)
-        lines = {(found.path, found.line) for page in pages for found in page.matches}
-        all_known = not any(page.more for page in pages)
-        return _KeyHeaders(frozenset(lines), all_known)
+            return _KeyHeaders({}, all_known=False)
+        lines: dict[str, list[int]] = {}
+        for found in sorted((found for page in pages for found in page.matches), key=lambda found: found.line):
+            lines.setdefault(found.path, []).append(found.line)
+        return _KeyHeaders(lines, all_known=not any(page.more for page in pages))
 
     async def _line_in_its_file(self, match: GrepMatch, contexts: _Contexts) -> bytes | None:
         """Return the line redacted within its file, without its line end; None if it cannot be read."""
@@ -233,17 +258,18 @@ async def _shown(kept: KeptRedaction, done: ExecResult, head_chars: int, tail_ch
 
 @dataclass(frozen=True)
 class _KeyHeaders:
-    """Where private keys begin, as (path, line); unless `all_known` there may be more."""
+    """The lines where private keys begin, of each path in order; unless `all_known` there may be more."""
 
-    lines: Collection[tuple[str, int]]
+    lines: Mapping[str, Sequence[int]]
     all_known: bool
 
     def may_reach(self, match: GrepMatch, *, cut: bool) -> bool:
         """Return whether a line may belong to a key that begins above it, or before the shown part of a long line."""
-        return not self.all_known or any(
-            path == match.path and (line < match.line <= line + _KEY_LINES_LIMIT or (cut and line == match.line))
-            for path, line in self.lines
-        )
+        if not self.all_known:
+            return True
+        lines = self.lines.get(match.path, ())
+        before = bisect_right(lines, match.line if cut else match.line - 1)
+        return before > 0 and lines[before - 1] >= match.line - _KEY_LINES_LIMIT
 
 
 @dataclass
@@ -260,7 +286,7 @@ class _Contexts:
         return lines[place].rstrip(b"\r") if 0 <= place < len(lines) else None
 
 
-_NO_HEADERS = _KeyHeaders(frozenset(), all_known=True)
+_NO_HEADERS = _KeyHeaders({}, all_known=True)
 
 
 def _without_key_runs(data: bytes) -> bytes:
@@ -292,6 +318,8 @@ def _last(pieces: Sequence[OutputPiece], chars: int) -> tuple[OutputPiece, ...]:
 def _excerpt(pieces: Sequence[OutputPiece], chars: int, part: Callable[[str, int], str]) -> tuple[OutputPiece, ...]:
     kept: list[OutputPiece] = []
     for piece in pieces:
+        if chars <= 0:
+            break  # a program that alternates between its streams makes tens of thousands
         text = part(piece.data.decode("utf-8", "surrogateescape"), chars)
         chars -= len(text)
         kept.append(OutputPiece(piece.stream, Redacted(text.encode("utf-8", "surrogateescape"))))
@@ -306,7 +334,10 @@ class ProcessReader:
     redactor: Redactor
 
     async def read(self, process_id: str, *, stderr: bool, offset: int, wait_s: float) -> ProcessPage:
-        """Return a page up to what may be the start of a secret, which waits for more output or the stream's end."""
+        """Return a page up to what may be the start of a secret, which waits for more output or the stream's end.
+
+        Where the page is nothing else, `wait_s` is also how long to wait for the first byte after it.
+        """
         page = await self.sandbox.read_process(process_id, stderr=stderr, offset=offset, wait_s=wait_s)
         if self.redactor.idle or not page.data:
             return page
@@ -323,7 +354,14 @@ class ProcessReader:
         if len(before) < page.offset:
             shown = self.redactor.without_cut_start(shown)  # what came first is lost, or further away than any secret
         # Shorter than the page, or nothing, where its end is not known yet.
-        return replace(page, data=shown[len(before) : len(before) + len(page.data)])
+        known = shown[len(before) : len(before) + len(page.data)]
+        if wait_s and not known:
+            # The daemon has a byte at `offset`, so it would not wait there.
+            await self.sandbox.read_process(
+                process_id, stderr=stderr, offset=page.size_bytes, limit_bytes=1, wait_s=wait_s
+            )
+            return await self.read(process_id, stderr=stderr, offset=offset, wait_s=0)
+        return replace(page, data=known)
 
     async def _bytes(self, process_id: str, offset: int, length: int, *, stderr: bool) -> tuple[bytes, bool]:
         """Return the bytes from `offset` that are there, and whether the stream ends with them."""

@@ -234,7 +234,11 @@ class ToolCalls:
                 ShownFilesHook(lambda: tenant.policy, facts),
                 GrantHook(approvals, thread, run_id),
                 PolicyHook(
-                    lambda: tenant.policy, facts, partial(load_grants, approvals, thread, run_id), quota.take, work
+                    lambda: tenant.policy,
+                    facts,
+                    partial(load_grants, approvals, thread, run_id, work),
+                    quota.take,
+                    work,
                 ),
             ),
             build_capabilities=partial(
@@ -342,7 +346,7 @@ class ToolCalls:
             at_us = now_us()
             late = [replace(entry, at_us=at_us) for entry in entries]
             unrecorded = UnrecordedCall(make_id("record"), executed=True, said=str(error))
-            self.late.add(unrecorded, partial(self.store.audit.write, *late))
+            self.late.add(unrecorded, partial(self.store.audit.write, *late), tenant=entries[0].tenant)
             what = ", ".join(entry.kind.replace("_", " ") for entry in entries)
             raise Unrecorded(
                 f"the operation succeeded ({what}), but its record could not be stored and follows as soon as the "

@@ -125,6 +125,7 @@ class Connection:
     async def _exactly(self, size: int) -> bytes | None:
         data = bytearray()
         while len(data) < size:
+            await self._frames.step()
             piece = await asyncio.get_running_loop().sock_recv(self._socket, size - len(data))
             if not piece:
                 return None

@@ -20,6 +20,8 @@ from sandbox.v1 import channel_pb2 as pb
 _INLINE_BYTES = 1024 * 1024
 _INPUT_BYTES = 512 * 1024
 _CHUNK_BYTES = 512 * 1024
+# The daemon reads whole chunks. A file system may give less at once, but a page, except where a file changes meanwhile.
+_SHORT_CHUNK_BYTES, _SHORTER_CHUNKS = 4096, 1000
 _EDIT_TEXT_BYTES = 512 * 1024
 _GREP_TIMEOUT_S = 120
 
@@ -70,7 +72,7 @@ class RemoteFS:
             length = 1  # 0 means "to the end" in the protocol; ask for a byte to find out whether the file is readable
         asked = pb.ReadRequest(path=path, offset=offset, length=length or 0)
         request = pb.Request(read=asked, refuse_hard_links=self.refuse_hard_links)
-        got_bytes = 0
+        got_bytes = chunks = 0
         waited_s = 0.0
         async with self.channel.call(request) as call:
             while True:
@@ -83,6 +85,9 @@ class RemoteFS:
                 if not final and not 0 < len(data) <= _CHUNK_BYTES:
                     raise DaemonLost("the sandbox daemon sent a chunk of a wrong size")
                 got_bytes += len(data)
+                chunks += 1
+                if chunks > _SHORTER_CHUNKS + got_bytes // _SHORT_CHUNK_BYTES:
+                    raise DaemonLost("the sandbox daemon sent a file in smaller chunks than it reads")
                 if length is None and got_bytes > wanted_bytes:
                     raise TooLarge(f"{path} is larger than {wanted_bytes:,} bytes: read it in ranges")
                 if length is not None and got_bytes > length:

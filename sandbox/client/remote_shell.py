@@ -11,6 +11,7 @@ import os
 import re
 import time
 from collections.abc import AsyncIterable, Callable, Mapping
+from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 
 from sandbox import protocols
@@ -18,9 +19,16 @@ from sandbox.client import arguments, replies
 from sandbox.client.channel import Channel
 from sandbox.client.program_stream import CallersFault, ProgramStream, receive_exec
 from sandbox.client.replies import Ending
-from sandbox.daemon.programs.output import BYTES_PER_CHARACTER, count_characters, prefix_length
+from sandbox.daemon.programs.output import (
+    BYTES_PER_CHARACTER,
+    KEPT_LIMIT_BYTES,
+    PIECES_LIMIT,
+    count_characters,
+    prefix_length,
+)
 from sandbox.errors import DaemonLost, SandboxError, SandboxRetired
 from sandbox.file_rules import FileRules
+from sandbox.in_turns import in_turns
 from sandbox.v1 import channel_pb2 as pb
 
 # Over a limit of disk: by whether the host's disk is short, and whether nothing was started.
@@ -199,17 +207,16 @@ class RemoteShell:
             stream=on_output is not None,
             file_rules=self.file_rules,
         )
-        output = _Output(limit)
+        output = _Output(_most_bytes(limit), PIECES_LIMIT)
         try:
             reply = await self._run(request, output, on_output, timeout_s + self.grace_s)
-            result = _result(reply, output, limit)
             self._retire_if_any_remain(reply)
-            return result
+            return await _result(reply, output, limit)
         except DaemonLost as error:
             self.channel.mark_lost(error)
             message = _lost_message(error, "command")
             return protocols.ExecResult(
-                "daemon_lost", output=output.pieces(), output_bytes=output.size_bytes, message=message
+                "daemon_lost", output=await output.pieces(), output_bytes=output.size_bytes, message=message
             )
         except SandboxError as error:
             return protocols.ExecResult("failed_to_start", message=str(error))
@@ -272,9 +279,9 @@ class RemoteShell:
         self, request: pb.ExecRequest, output: _Output, on_output: protocols.OnOutput | None, limit_s: float
     ) -> pb.ExecReply:
         async def take(piece: pb.Output) -> None:
-            added = output.add(piece)
+            stream, data = output.add(piece)
             if on_output is not None:
-                on_output(added.stream, added.data)
+                on_output(stream, data)
 
         async with self.channel.call(pb.Request(exec=request)) as call:
             wanted = None if on_output is None else take
@@ -287,59 +294,68 @@ def _check_timeout(timeout_s: float) -> None:
 
 
 class _Output:
-    """Collected output, within a limit; consecutive pieces of one stream are joined."""
+    """Collected output, within limits; consecutive pieces of one stream are joined, and count as one."""
 
-    def __init__(self, limit: pb.OutputLimit) -> None:
+    def __init__(self, limit_bytes: int, pieces_limit: int) -> None:
         self.size_bytes = 0
-        self._limit_bytes = (
-            # Beyond the bytes that the characters may take: pieces are not cut at the limit, and one fills a frame at
-            # most.
-            BYTES_PER_CHARACTER * max(limit.limit_chars, limit.head_chars, limit.tail_chars) + 1024 * 1024
-        )
+        self._limit_bytes = limit_bytes
+        self._pieces_limit = pieces_limit
         self._parts: list[tuple[protocols.OutputStream, bytearray]] = []
 
-    def add(self, output: pb.Output) -> protocols.OutputPiece:
-        stream = replies.output_stream(output)
-        self.size_bytes += len(output.data)
+    def add(self, output: pb.Output) -> tuple[protocols.OutputStream, bytes]:
+        stream, data = replies.output_stream(output), output.data
+        self.size_bytes += len(data)
         if self.size_bytes > self._limit_bytes:
             raise DaemonLost("the sandbox daemon sent more output than was asked for")
         if self._parts and self._parts[-1][0] == stream:
-            self._parts[-1][1].extend(output.data)
+            self._parts[-1][1].extend(data)
+        elif len(self._parts) < self._pieces_limit:
+            self._parts.append((stream, bytearray(data)))
         else:
-            self._parts.append((stream, bytearray(output.data)))
-        return protocols.OutputPiece(stream, output.data)
+            raise DaemonLost("the sandbox daemon sent output in more pieces than it may keep")
+        return stream, data
 
-    def pieces(self) -> tuple[protocols.OutputPiece, ...]:
-        return tuple(protocols.OutputPiece(stream, bytes(data)) for stream, data in self._parts)
+    async def pieces(self) -> tuple[protocols.OutputPiece, ...]:
+        return tuple([protocols.OutputPiece(stream, bytes(data)) async for stream, data in in_turns(self._parts)])
 
-    def head(self, chars: int) -> tuple[protocols.OutputPiece, ...]:
+    async def head(self, chars: int) -> tuple[protocols.OutputPiece, ...]:
         """Return the first characters: a streamed call sends up to the limit before the daemon evicts the output."""
         kept = []
-        for piece in self.pieces():
-            data = piece.data[: prefix_length(piece.data, chars)]
-            if data:
-                kept.append(protocols.OutputPiece(piece.stream, data))
-            chars -= count_characters(data)
-            if len(data) < len(piece.data):
-                break
+        async with aclosing(in_turns(self._parts)) as parts:
+            async for stream, part in parts:
+                data = bytes(part[: prefix_length(bytes(part), chars)])
+                if data:
+                    kept.append(protocols.OutputPiece(stream, data))
+                chars -= count_characters(data)
+                if len(data) < len(part):
+                    break
         return tuple(kept)
 
 
-def _result(reply: pb.ExecReply, output: _Output, limit: pb.OutputLimit) -> protocols.ExecResult:
+def _most_bytes(limit: pb.OutputLimit) -> int:
+    """Return how many bytes of output a daemon may send, as a stream or in its reply, without the tail."""
+    # Bytes that are no characters count only as bytes: such pieces are in the head whole, and the last one is cut.
+    of_characters = BYTES_PER_CHARACTER * (limit.limit_chars + limit.head_chars)
+    # Or the last piece is not cut, and fills a frame at most.
+    return min(of_characters, KEPT_LIMIT_BYTES + 1024 * 1024)
+
+
+async def _result(reply: pb.ExecReply, output: _Output, limit: pb.OutputLimit) -> protocols.ExecResult:
     ended = replies.ending(reply.outcome, reply.exit_code, reply.signal)
     if ended.outcome == "output_limit":
         raise DaemonLost("the sandbox daemon ended a command at a limit that it was not given")
-    tail = _Output(limit)
+    tail_bytes = BYTES_PER_CHARACTER * limit.tail_chars
+    tail = _Output(tail_bytes, pieces_limit=tail_bytes)
     for collected, pieces in ((output, reply.output), (tail, reply.tail)):
-        for piece in pieces:
+        async for piece in in_turns(pieces):
             collected.add(piece)
     evicted = _spilled(reply.evicted, limit) if reply.HasField("evicted") else None
     return replies.converted(
         protocols.ExecResult,
         reply,
         **ended._asdict(),
-        output=output.head(limit.head_chars) if evicted else output.pieces(),
-        tail=tail.pieces() if evicted else (),
+        output=await output.head(limit.head_chars) if evicted else await output.pieces(),
+        tail=await tail.pieces() if evicted else (),
         evicted=evicted,
         message=_command_message(ended, reply),
     )

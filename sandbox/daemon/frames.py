@@ -8,6 +8,8 @@ from google.protobuf.message import Message
 from sandbox.v1 import channel_pb2 as wire
 
 MAX_FRAME_BYTES = 1024 * 1024 + 64 * 1024  # as in proto/sandbox/v1/channel.proto
+# Where data is ready, a receive does not suspend: a peer that sends all the time would keep the event loop to itself.
+_STEPS_AT_ONCE = 64
 
 
 class BrokenFrame(Exception):
@@ -22,6 +24,7 @@ class FrameSocket:
         self._rest = b""  # received, and read up to `_start`: a copy for each of many small frames would cost more
         self._start = 0
         self._large = bytearray()
+        self._steps = 0
 
     @property
     def buffered_bytes(self) -> int:
@@ -33,12 +36,19 @@ class FrameSocket:
         self.drop_buffer()
         return None if frame is None else bytes(frame)
 
+    async def step(self) -> None:
+        """Count a frame or a receive; let the event loop run after each 64."""
+        self._steps += 1
+        if self._steps % _STEPS_AT_ONCE == 0:
+            await asyncio.sleep(0)
+
     def drop_buffer(self) -> None:
         """Drop the buffer of read_view(), at the end of a stream."""
         self._large = bytearray()
 
     async def read_view(self) -> memoryview | None:
         """Return the next frame of a stream without a copy, valid until the next call; otherwise as read()."""
+        await self.step()
         loop = asyncio.get_running_loop()
         data, start = self._rest, self._start
         self._rest, self._start = b"", 0
@@ -64,6 +74,7 @@ class FrameSocket:
         done = len(data) - begin
         frame[:done] = memoryview(data)[begin:]
         while done < size:
+            await self.step()
             count = await loop.sock_recv_into(self.connection, frame[done:])
             if not count:
                 raise BrokenFrame("a part of a frame")

@@ -14,19 +14,19 @@ SEND_BUFFER_BYTES = 1024 * 1024
 # One for all relays of an event loop: it holds nothing between two receives.
 _scratch = memoryview(bytearray(256 * 1024))
 
-OnBytes = Callable[[int], None]
-"""Called with the number of bytes that were received, 0 at the end; an exception ends the relay."""
+OnBytes = Callable[[memoryview], None]
+"""Called with what was received, before it is sent, and with nothing at the end; an exception ends the relay."""
 
 
-def uncounted(_size: int) -> None:
-    """Count nothing."""
+def unseen(_piece: memoryview) -> None:
+    """Take no notice."""
 
 
-async def relay(one: socket.socket, other: socket.socket, sent: OnBytes = uncounted, back: OnBytes = uncounted) -> None:
-    """Relay from `one` to `other`, counted by `sent`, and back; return when both directions have ended.
+async def relay(one: socket.socket, other: socket.socket, sent: OnBytes = unseen, back: OnBytes = unseen) -> None:
+    """Relay from `one` to `other`, seen by `sent`, and back; return when both directions have ended.
 
-    Raises OSError when a connection breaks, and what the counters raise. The caller closes both sockets, which must not
-    block.
+    Raises OSError when a connection breaks, and what `sent` and `back` raise. The caller closes both sockets, which
+    must not block.
     """
     with closing(Direction(one, other, sent)) as forward, closing(Direction(other, one, back)) as backward:
         await asyncio.gather(forward.ended, backward.ended)
@@ -38,7 +38,7 @@ class Direction:
     `ended` is done then, or has what relay() raises. It works by callbacks: a task would be woken for each piece.
     """
 
-    def __init__(self, source: socket.socket, target: socket.socket, moved: OnBytes = uncounted) -> None:
+    def __init__(self, source: socket.socket, target: socket.socket, moved: OnBytes = unseen) -> None:
         self._loop = asyncio.get_running_loop()
         self._source, self._target, self._moved = source, target, moved
         self._left = memoryview(b"")
@@ -61,14 +61,15 @@ class Direction:
         # One piece: a peer that is always ready must not keep the loop from the others.
         try:
             size = self._source.recv_into(_scratch)
-            self._moved(size)
-            if not size:
+            piece = _scratch[:size]
+            self._moved(piece)
+            if not piece:
                 self._target.shutdown(socket.SHUT_WR)
                 self._end()
                 return
-            sent = self._sent(_scratch[:size])
+            sent = self._sent(piece)
             if sent < size:
-                self._left = memoryview(bytes(_scratch[sent:size]))
+                self._left = memoryview(bytes(piece[sent:]))
                 self._loop.remove_reader(self._reads)
                 self._loop.add_writer(self._writes, self._send_left)
         except BlockingIOError:

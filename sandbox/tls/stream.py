@@ -49,6 +49,7 @@ class TlsStream:
             except ssl.SSLWantReadError:
                 await self._flush()
                 await self._receive()
+                await asyncio.sleep(0)  # a peer that sends all the time makes nothing wait
             except ssl.SSLError:
                 await self._flush()  # the alert that says why
                 raise
@@ -58,6 +59,7 @@ class TlsStream:
 
     async def read(self) -> bytes | memoryview:
         """Return what has arrived, empty at the peer's end; raises BrokenStream without that end, and ssl.SSLError."""
+        received = False
         while True:
             if self._early:
                 early, self._early = self._early, b""
@@ -69,7 +71,10 @@ class TlsStream:
                 await self._flush()
             if piece or self.ended:
                 return piece
+            if received:
+                await asyncio.sleep(0)  # parts of records, or those without data, may come all the time
             await self._receive()
+            received = True
 
     async def write(self, data: memoryview) -> None:
         """Send all of it; waits while the peer does not read."""

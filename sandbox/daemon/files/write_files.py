@@ -21,6 +21,7 @@ from sandbox.daemon.files.tree_files import entry_of
 from sandbox.daemon.frames import InputStream
 from sandbox.daemon.limits.disk_watch import DiskWatch
 from sandbox.daemon.paths import Place, closing, components, open_directory, refuse_other_names, require_regular
+from sandbox.daemon.temporary_names import is_temporary_name, new_temporary_name
 from sandbox.v1 import channel_pb2 as wire
 
 
@@ -130,11 +131,6 @@ def _too_large(path: str, size_bytes: int, verb: str) -> Fault:
     )
 
 
-_TEMPORARY = (".airlock-", ".tmp")
-_TEMPORARY_RANDOM_BYTES = 8
-_HEX = "0123456789abcdef"
-
-
 class Replacement:
     """A new file that replaces a target with commit(); close() discards it otherwise.
 
@@ -238,17 +234,6 @@ class Replacement:
         os.link(f"/proc/self/fd/{self._fd}", name, dst_dir_fd=directory_fd, follow_symlinks=True)
 
 
-def new_temporary_name() -> str:
-    """Return an unpredictable name: tool code could otherwise create it first, and make the write fail."""
-    return os.urandom(_TEMPORARY_RANDOM_BYTES).hex().join(_TEMPORARY)
-
-
-def _is_temporary_name(name: str) -> bool:
-    begin, end = _TEMPORARY
-    middle = name.removeprefix(begin).removesuffix(end)
-    return middle.join(_TEMPORARY) == name and len(middle) == 2 * _TEMPORARY_RANDOM_BYTES and not middle.strip(_HEX)
-
-
 def remove_temporary(place: Place, workspace: str, name: str) -> None:
     """Remove the temporary file of a killed Replacement, if it exists."""
     with closing(_temporary_directory(place, workspace)) as fd:
@@ -266,7 +251,7 @@ def remove_unfinished(workspace: str) -> None:
         with os.scandir(fd) as listing:
             # More names are not worth a slow start.
             found = [entry.name for entry, _ in zip(listing, range(20_000), strict=False)]
-        for name in filter(_is_temporary_name, found):
+        for name in filter(is_temporary_name, found):
             _unlink(fd, name)
 
 

@@ -14,6 +14,8 @@ from sandbox.v1 import channel_pb2 as wire
 # its streams byte by byte.
 KEPT_LIMIT_BYTES = 1024 * 1024
 _PIECE_COST_BYTES = 16
+# The one that exceeds the limit is reported too, or streamed.
+PIECES_LIMIT = KEPT_LIMIT_BYTES // (1 + _PIECE_COST_BYTES) + 1
 
 Piece = tuple[wire.OutputStream, bytearray]
 

@@ -150,9 +150,9 @@ async def connected(request: wire.PortConnectRequest, proxy: ProxyPort) -> socke
 async def serve_tunnel(frames: FrameSocket, local: socket.socket, hangups: Hangups) -> None:
     """Make a tunnel of a channel's connection, to a connection inside the sandbox, and return at its end."""
 
-    def to_gateway(size: int) -> None:
+    def to_gateway(piece: memoryview) -> None:
         # From here on the gateway's own end looks like a hang-up, although bytes of it may still be unread.
-        if not size:
+        if not piece:
             hangups.forget(frames.connection)
 
     with closing(local):

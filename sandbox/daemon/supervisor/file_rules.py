@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterable, Iterator
 
 from sandbox.daemon.supervisor.landlock import EXECUTE, READ, READ_DIR, READ_FILE, WRITE, WRITE_FILE, open_without_links
+from sandbox.daemon.temporary_names import is_temporary_name
 
 # What tool code itself can change is granted by the rules alone.
 _BY_RULES = frozenset({b"workspace", b"tmp"})
@@ -187,14 +188,18 @@ class Grants:
 
 
 def _names(directory: bytes) -> list[bytes]:
-    """Return what is in a directory; nothing where there is none, or one that tool code may not list."""
+    """Return what is in a directory; nothing where there is none, or one that tool code may not list.
+
+    A file that is being written is left out: its grant would stay when it gets its name in a forbidden directory.
+    """
     names: list[bytes] = []
     try:
         with os.scandir(directory) as entries:
-            for entry in entries:
-                names.append(entry.name)
-                if len(names) > _LIMIT_GRANTS:  # a million names would be all of the sandbox's memory
+            for number, entry in enumerate(entries, 1):
+                if number > _LIMIT_GRANTS:  # a million names would be all of the sandbox's memory
                     raise TooManyFiles
+                if not is_temporary_name(os.fsdecode(entry.name)):
+                    names.append(entry.name)
     except OSError:
         return []
     return names

@@ -371,7 +371,11 @@ def test_a_signal_goes_to_the_process_group_only(client: Client) -> None:
 
 
 def test_a_signal_to_the_tree_reaches_every_session(client: Client) -> None:
-    process = start(client, "setsid sleep 100 & (setsid setsid sleep 100 &) & sleep 100 & wait")
+    # The second setsid forks: a signal just then would miss its child.
+    process = start(
+        client, "setsid sleep 100 & (setsid setsid sh -c 'echo ready; exec sleep 100' &) & sleep 100 & wait"
+    )
+    follow(client, process, b"ready")
     assert eventually(lambda: listed(client).processes[0].tree == 4, 10)
     send_signal(client, process, 15, tree=True)
     assert eventually(lambda: listed(client).processes[0].tree == 0, 10)

@@ -471,3 +471,19 @@ async def test_a_client_with_more_requests_than_it_may_have_costs_its_own_connec
                 writer.write(numbered(head(path=b"/never")(b"a.test:%d" % server.port), stream))
             await closed(reader)
         assert said(await other.get())[0] == 200
+
+
+async def test_a_client_reads_with_the_end_of_the_last_answer_that_its_connection_ends(
+    door: LoopbackDoor, tmp_path: Path
+) -> None:
+    server = await opened(door, tmp_path, serve_http1, GET_ONLY, alpn=["http/1.1"])
+    async with raw(door, server.port) as (reader, writer):
+        writer.write(head()(b"a.test:%d" % server.port))
+        left, kinds = b"", [(0, 0)]
+        while not (kinds[-1][0] == 7 or any(kind in (0, 1) and flags & 1 for kind, flags in kinds)):
+            left += await asyncio.wait_for(reader.read(65_536), WAIT_S)
+            while len(left) >= 9 and len(left) >= (size := 9 + int.from_bytes(left[:3], "big")):
+                kinds.append((left[3], left[4]))
+                left = left[size:]
+        assert kinds[-1][0] == 7
+        assert any(kind in (0, 1) and flags & 1 for kind, flags in kinds)

@@ -21,7 +21,7 @@ from tests.security.network.loopback_door import (
     socks,
     status,
 )
-from tests.unit.gateway.network.relayed import OK, Handler, saying
+from tests.unit.gateway.network.relayed import OK, Handler, Server, saying
 
 OTHER = b"Host: other.test\r\n\r\n"
 
@@ -60,6 +60,7 @@ def sni(name: bytes) -> bytes:
 
 
 SSL2 = b"\x80\x2e\x01\x03\x01\x00\x15\x00\x00\x00\x10" + bytes(37)
+PROXY = b"\r\n\r\n\0\r\nQUIT\n\x20\x00\x00\x00"
 TLS: dict[str, Callable[[str], bytes]] = {
     "another name": lambda host: hello("other.test"),
     "a name below": lambda host: hello(f"a.{host}"),
@@ -75,6 +76,9 @@ TLS: dict[str, Callable[[str], bytes]] = {
     "an empty record before": lambda host: b"\x16\x03\x01\x00\x00" + hello("other.test"),
     "another message before": lambda host: b"\x16\x03\x01\x00\x04\x00\x00\x00\x00" + hello("other.test"),
     "SSL 2": lambda host: SSL2,
+    "SSL 2 of a version that is not one": lambda host: SSL2[:3] + b"\x03\x05" + SSL2[5:],
+    "records of a version that is not one": lambda host: b"\x16\x04\x00" + hello("other.test")[3:],
+    "a header of the PROXY protocol": lambda host: PROXY + hello("other.test"),
     "noise": lambda host: b"\x16\x03\x01\x00\x20" + bytes(32),
 }
 
@@ -132,6 +136,64 @@ async def test_real_tls_passes_end_to_end(door: LoopbackDoor) -> None:
     _, writer = await door.tunnel("allowed.test", server.port)
     with pytest.raises(ConnectionError):
         await writer.start_tls(trusting, server_hostname="other.test")
+
+
+CIPHER_CHANGE, EARLY_DATA = b"\x14\x03\x03\x00\x01\x01", b"\x17\x03\x03\x00\x04data"
+SECOND: dict[str, Callable[[], bytes]] = {
+    "another name": lambda: CIPHER_CHANGE + hello("other.test"),
+    "another name after data": lambda: EARLY_DATA + CIPHER_CHANGE + hello("other.test"),
+    "no name": lambda: hello(None),
+    "ECH": lambda: extended(hello("allowed.test"), 0xFE0D, bytes(64)),
+    "another kind of record": lambda: b"\x18" + hello("allowed.test")[1:],
+}
+
+
+async def one_group(door: LoopbackDoor) -> tuple[Server, ssl.SSLContext]:
+    """Return a TLS server that asks for a second hello of clients of OpenSSL, and a context that trusts it."""
+    authority = trustme.CA()
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.set_ecdh_curve("secp521r1")
+    authority.issue_cert("allowed.test", "other.test").configure_cert(context)
+    trusting = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    authority.configure_trust(trusting)
+    return await door.serve(echo_bytes, "allowed.test", tls=context), trusting
+
+
+@pytest.mark.parametrize("what", SECOND)
+@pytest.mark.parametrize("at_once", [False, True])
+async def test_a_second_hello_that_names_another_server_does_not_get_through(
+    door: LoopbackDoor, what: str, *, at_once: bool
+) -> None:
+    server, _ = await one_group(door)
+    reader, writer = await door.tunnel("allowed.test", server.port)
+    writer.write(hello("allowed.test") + (SECOND[what]() if at_once else b""))
+    asked = await asyncio.wait_for(reader.readexactly(5), 20)
+    assert asked[:3] == b"\x16\x03\x03"
+    await asyncio.wait_for(reader.readexactly(int.from_bytes(asked[3:], "big")), 20)
+    if not at_once:
+        writer.write(SECOND[what]())
+    left = await closed(reader)
+    assert left in (b"", CIPHER_CHANGE)
+    assert await door.recorded(1) == [("deny", "r0", "policy_denied")]
+
+
+async def test_a_second_hello_of_the_same_name_passes(door: LoopbackDoor) -> None:
+    server, trusting = await one_group(door)
+    reader, writer = await door.tunnel("allowed.test", server.port)
+    await writer.start_tls(trusting, server_hostname="allowed.test")
+    writer.write(b"x" * 200_000)
+    assert await asyncio.wait_for(reader.readexactly(200_000), 20) == b"x" * 200_000
+    writer.close()
+
+
+async def test_what_may_be_ssl_2_waits_until_it_is_clear(door: LoopbackDoor) -> None:
+    server = await door.serve(echo_bytes, "allowed.test")
+    reader, writer = await door.tunnel("allowed.test", server.port)
+    for at in range(len(SSL2)):
+        writer.write(SSL2[at : at + 1])
+        await asyncio.sleep(0.01)
+    assert await closed(reader) == b""
+    assert (await door.recorded(1), door.records[0].details["bytes_up"]) == ([("deny", "r0", "policy_denied")], 0)
 
 
 HTTP = {

@@ -18,10 +18,12 @@ from sandbox.client.remote_fs import RemoteFS
 from sandbox.client.remote_shell import RemoteShell
 from sandbox.client.unix_address import SOCKET_NAME, UnixAddress
 from sandbox.daemon.frames import MAX_FRAME_BYTES
+from sandbox.daemon.programs.output import PIECES_LIMIT
 from sandbox.errors import DaemonLost, FileError, TooLarge
 from sandbox.protocols import ExecResult, OnOutput
 from sandbox.v1 import channel_pb2 as pb
-from tests.unit.sandbox.fake_daemon import Answer, Peer, fake_daemon
+from tests.turns import turns
+from tests.unit.sandbox.fake_daemon import Answer, Peer, fake_daemon, frame
 
 FILE = pb.ENTRY_TYPE_FILE
 Ask = Callable[[RemoteFS], Awaitable[object]]
@@ -196,6 +198,32 @@ async def test_a_chunk_of_a_wrong_size_ends_the_channel(tmp_path: Path, data: by
     await refused(tmp_path, flood, all_of)
 
 
+async def test_the_event_loop_runs_while_a_file_comes_in_tiny_chunks(tmp_path: Path) -> None:
+    async def at_once(request: pb.Request, peer: Peer) -> None:
+        await peer.raw(500 * frame(chunk=pb.Chunk(data=b"x")) + frame(read=pb.ReadReply(data=b"end")))
+
+    async with fake_daemon(tmp_path, at_once) as daemon, turns() as counted:
+        async for _ in RemoteFS(daemon.channel).read("/workspace/a"):
+            counted.seen()
+    assert counted.most <= 64
+
+
+async def test_chunks_that_no_disk_gives_end_the_channel(tmp_path: Path) -> None:
+    async def flood(request: pb.Request, peer: Peer) -> None:
+        while True:
+            await peer.raw(100 * frame(chunk=pb.Chunk(data=b"x" * 100)))
+
+    got = 0
+
+    async def count(files: RemoteFS) -> None:
+        nonlocal got
+        async for _ in files.read("/workspace/a"):
+            got += 1
+
+    await refused(tmp_path, flood, count)
+    assert got < 1100
+
+
 async def test_an_endless_read_is_given_to_the_caller_piece_by_piece_and_has_an_end(tmp_path: Path) -> None:
     async def flood(request: pb.Request, peer: Peer) -> None:
         while True:
@@ -358,6 +386,59 @@ async def test_output_without_end_is_cut_off_and_not_kept(tmp_path: Path, data: 
     result = await run(tmp_path, flood, count)
     assert result.outcome == "daemon_lost"
     assert seen_bytes < 2 * 1024 * 1024
+
+
+async def run_long(channel: Channel, on_output: OnOutput | None = None) -> ExecResult:
+    return await RemoteShell(channel).execute(
+        "true", timeout_s=60, call_id="c1", limit_chars=80_000, head_chars=10, tail_chars=10, on_output=on_output
+    )
+
+
+def alternating(pieces: int) -> list[pb.Output]:
+    streams = pb.OUTPUT_STREAM_STDOUT, pb.OUTPUT_STREAM_STDERR
+    return [pb.Output(stream=streams[number % 2], data=b"x") for number in range(pieces)]
+
+
+async def test_the_event_loop_runs_while_output_comes_byte_by_byte(tmp_path: Path) -> None:
+    async def at_once(request: pb.Request, peer: Peer) -> None:
+        output = frame(output=pb.Output(stream=pb.OUTPUT_STREAM_STDOUT, data=b"x"))
+        await peer.raw(1000 * output + frame(exec=pb.ExecReply(outcome=pb.OUTCOME_EXITED)))
+
+    async with fake_daemon(tmp_path, at_once) as daemon, turns() as counted:
+        result = await run_long(daemon.channel, lambda stream, data: counted.seen())
+    assert [len(piece.data) for piece in result.output] == [1000]
+    assert counted.most <= 64
+
+
+async def test_the_event_loop_runs_while_a_reply_of_many_pieces_is_read(tmp_path: Path) -> None:
+    reply = frame(exec=pb.ExecReply(outcome=pb.OUTCOME_EXITED, output=alternating(20_000)))
+    before = 0
+
+    async def at_once(request: pb.Request, peer: Peer) -> None:
+        nonlocal before
+        await peer.raw(reply)
+        before = counted.count
+
+    async with fake_daemon(tmp_path, at_once) as daemon, turns() as counted:
+        result = await run_long(daemon.channel)
+    assert len(result.output) == 20_000
+    assert counted.count - before >= 20  # of a thousand pieces each
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        pb.ExecReply(outcome=pb.OUTCOME_EXITED, output=alternating(PIECES_LIMIT + 1)),
+        pb.ExecReply(outcome=pb.OUTCOME_EXITED, evicted=evicted(), tail=alternating(41)),
+    ],
+    ids=["output", "tail"],
+)
+async def test_more_pieces_than_a_daemon_keeps_are_a_lost_daemon(tmp_path: Path, reply: pb.ExecReply) -> None:
+    async with fake_daemon(tmp_path, always(exec=reply)) as daemon:
+        result = await run_long(daemon.channel)
+        assert result.outcome == "daemon_lost"
+        assert "more" in result.message
+        assert daemon.channel.lost is not None
 
 
 @pytest.mark.parametrize(

@@ -28,8 +28,7 @@ class Peer:
         return pb.Input.FromString(await self.frame())
 
     async def reply(self, **member: object) -> None:
-        body = pb.Reply(**member).SerializeToString()  # type: ignore[arg-type]
-        await self.raw(struct.pack(">I", len(body)) + body)
+        await self.raw(frame(**member))
 
     async def raw(self, data: bytes) -> None:
         self._writer.write(data)
@@ -39,6 +38,12 @@ class Peer:
         """Wait until the gateway has closed the connection."""
         while await self._reader.read(65536):
             pass
+
+
+def frame(**member: object) -> bytes:
+    """Return a Reply as it is on the wire."""
+    body = pb.Reply(**member).SerializeToString()  # type: ignore[arg-type]
+    return struct.pack(">I", len(body)) + body
 
 
 Answer = Callable[[pb.Request, Peer], Awaitable[None]]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -20,10 +21,12 @@ from gateway.config.model_settings import ModelSettings
 from gateway.errors import AlreadyResolved, ApprovalPending, EditRefused, InvalidArgument, NotFound, QuotaExceeded
 from gateway.policy.document import LimitsSection, PolicyDocument, QuotasSection, Rate, Rule
 from gateway.policy.judge import Policy
+from gateway.storage import approval_store
 from gateway.storage.approval_store import ApprovalStore
 from gateway.storage.database import Database
 from gateway.storage.quota_store import QuotaStore
 from gateway.storage.store import Store
+from gateway.support.clock import make_id
 from gateway.tenancy.quotas import Quotas
 from gateway.tenancy.tenants import Tenant
 from gateway.tool_calls.service_executor import ServiceExecutor
@@ -298,6 +301,48 @@ async def test_a_granted_rule_lets_the_same_calls_of_the_thread_pass(desk: Desk)
     assert (await desk.call({"command": "git push origin main --tags"})).execution.waiting
     assert (await desk.call(thread="another")).execution.waiting
     assert (await desk.call({"command": "git push --force"})).execution.blocked
+
+
+async def test_each_grant_is_parsed_once_and_off_the_event_loop(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed: list[str] = []
+    threads: set[int] = set()
+    load = yaml.safe_load
+
+    def counted(text: str) -> Any:
+        parsed.append(text)
+        threads.add(threading.get_ident())
+        return load(text)
+
+    monkeypatch.setattr(yaml, "safe_load", counted)
+    pushes = [{"command": f"git push {make_id('branch')}"} for _ in range(4)]
+    for push in pushes:
+        await desk.approvals.resolve(ACME, await desk.ask(push), "allow_thread", by="k")
+        assert (await desk.call(push)).execution.succeeded
+    grants, _ = await desk.approvals.grants(ACME, thread="t", include_ended=False, size=0, token="")
+    assert sorted(parsed) == sorted(grant.rule for grant in grants)
+    await desk.approvals.revoke(ACME, grants[0].id, by="k")
+    assert [(await desk.call(push)).execution.waiting for push in pushes] == [False, False, False, True]
+    assert len(parsed) == 4
+    assert threading.get_ident() not in threads
+
+
+async def test_a_thread_has_so_many_grants_and_no_more_until_one_is_revoked(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(approval_store, "GRANTS_LIMIT", 3)
+    for number in range(3):
+        await desk.approvals.resolve(ACME, await desk.ask({"command": f"git push {number}"}), "allow_thread", by="k")
+    approval_id = await desk.ask()
+    with pytest.raises(InvalidArgument, match=r"thread has .*airlock approvals revoke ID"):
+        await desk.approvals.resolve(ACME, approval_id, "allow_thread", by="k")
+    assert (await desk.approvals.get(ACME, approval_id)).status == "pending"
+    other = (await desk.call(thread="another")).execution.approval_id
+    await desk.approvals.resolve(ACME, other, "allow_thread", by="k")
+    grants, _ = await desk.approvals.grants(ACME, thread="t", include_ended=False, size=0, token="")
+    assert len(grants) == 3
+    await desk.approvals.revoke(ACME, grants[0].id, by="k")
+    await desk.approvals.resolve(ACME, approval_id, "allow_thread", by="k")
+    assert (await desk.call()).execution.succeeded
 
 
 async def test_a_granted_call_names_its_approval_which_its_own_call_uses_up(desk: Desk) -> None:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
 from gateway.policy import Policy, PolicyDocument, load_policy
-from gateway.policy.conditions import _MATCHES, NAMES, compile_rule
+from gateway.policy.conditions import _MATCHES, NAMES, Call, compile_conditions, compile_rule
 from gateway.policy.decision import Facts, RuleLimit
 from gateway.policy.document import Condition, Rule
+from gateway.policy.expressions import ExpressionError
 from gateway.policy.judge import compile_grants
 from gateway.policy.narrow import narrow_rule, rule_as_yaml
+from gateway.policy.parts import cut
 
 
 def document(*rules: Mapping[str, Any], **fields: Any) -> PolicyDocument:
@@ -232,6 +235,49 @@ def test_argv_is_there_for_literal_words_only() -> None:
     assert said(judge, "mytool a b") == ("allow", "r0")
     assert said(judge, "mytool -x") == ("deny", "default-deny")
     assert said(judge, "mytool $x") == ("deny", "r0")
+
+
+@pytest.mark.parametrize(
+    "when", ["size(command) < 1000", "size(args.x) == 10", "tool == 'execute' && size(args.x) == 10", "size(argv) == 1"]
+)
+def test_arguments_are_looked_at_once_however_many_parts_a_line_has(when: str) -> None:
+    class Counted(list[int]):
+        looks = 0
+
+        def __iter__(self) -> Iterator[int]:
+            self.looks += 1
+            return super().__iter__()
+
+    x = Counted([1] * 10)
+    line = ";".join(f"c{number}" for number in range(50))
+    judge = policy({"tools": ["execute"], "when": when}, {"tools": ["execute"], "effect": "deny", "when": f"!({when})"})
+    assert judge.judge("execute", {"command": line, "x": x}).verdict == "allow"
+    assert x.looks == 1
+
+
+def test_each_part_is_seen_as_it_is_whichever_came_before() -> None:
+    line = "cat /workspace/a; ls b c; cat /workspace/d e"
+    parts = cut("execute", {"command": line, "timeout_s": 5}).parts
+    call = Call("execute", {"command": line, "timeout_s": 5}, Facts(tenant="t"))
+
+    def holds(when: str) -> list[str]:
+        one, found = compile_conditions(Condition(when=when)), []
+        for part in parts:
+            with contextlib.suppress(ExpressionError):  # it names what this part does not have
+                found += [part.shown] * one.is_true(part, call)
+        return found
+
+    commands = ["cat /workspace/a", "ls b c", "cat /workspace/d e"]
+    for _ in range(2):
+        assert [part.shown for part in parts if part.kind == "command"] == commands
+        assert holds("tool == 'execute' && args.timeout_s == 5") == commands
+        assert holds("size(argv) == 3 && args.timeout_s == 5") == commands[1:]
+        assert holds("size(argv) == 3 && argv.exists(word, argv[0] == 'ls')") == commands[1:2]
+        files = [part.shown for part in parts if part.tool == "read_file" and part.path is not None]
+        assert len(files) == 3
+        assert holds("path.startsWith('/workspace/') && tool == 'read_file'") == files
+        assert holds("args.path == path && tenant == 't' && tool == 'read_file'") == files
+        assert holds("path == '/workspace/d'") == files[1:2]
 
 
 def test_a_general_rule_of_execute_sees_its_own_arguments_when_it_judges_a_file() -> None:

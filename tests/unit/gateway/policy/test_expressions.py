@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.policy.expressions import ExpressionError, compile_expression, context
+from gateway.policy.expressions import ExpressionError, all_visible, compile_expression, context
 
 
 @pytest.mark.parametrize(
@@ -58,6 +58,7 @@ def test_expressions_hold_or_not(text: str, holds: bool) -> None:
 def test_what_is_too_much_to_look_at_is_absent_and_using_it_is_an_error(value: object) -> None:
     expression = compile_expression("args.x != 1 || args.x.a.a.a.a.a == 1")
     assert context({"args": {"y": 1}}) is not None
+    seen = all_visible({"args": {"x": value}})
     with pytest.raises(ExpressionError):
-        compile_expression("string(args.x.a.a.a.a.a.a.a) == ''").holds(lambda: context({"args": {"x": value}}))
+        compile_expression("string(args.x.a.a.a.a.a.a.a) == ''").holds(lambda: context(seen))
     assert expression.variables == {"args"}

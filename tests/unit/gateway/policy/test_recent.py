@@ -15,6 +15,7 @@ def test_what_is_kept_is_not_made_again() -> None:
     for _ in range(3):
         assert recent.get("a", lambda: made.append("a") or "A") == "A"  # type: ignore[func-returns-value]
     assert made == ["a"]
+    assert (recent.find("a"), recent.find("b")) == ("A", None)
 
 
 def test_the_oldest_goes_when_there_is_too_much() -> None:

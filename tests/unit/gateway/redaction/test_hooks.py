@@ -11,7 +11,7 @@ from agent.events import Event
 from agent.hooks.engine import HookEngine
 from agent.hooks.hook import Hook, NextToolUse
 from agent.messages import Attachment, Evicted, ToolCall, ToolResult, ToolSpec
-from agent.state import AgentState, ToolExecution
+from agent.state import AgentState, ToolExecution, Verdict, VerdictKind
 from agent.tool_call import JudgedCall
 from agent.tools.runner import ToolRunner
 from agent.tools.tool import ToolContext
@@ -19,6 +19,7 @@ from gateway.policy.document import PolicyDocument, RedactedPattern, RedactionSe
 from gateway.redaction import Redactor
 from gateway.redaction.hooks import RedactionHook, redacted_events, redaction_hooks
 from sandbox.errors import SandboxUnavailable
+from tests.unit.agent.fakes import execution_of
 from tests.unit.gateway.redaction.secrets import B64
 
 TOKEN = "gh" + "p_" + B64[:36]
@@ -325,6 +326,31 @@ async def test_a_result_full_of_secrets_is_redacted_in_small_turns_of_its_tenant
     shown, *_ = await call([hook], Tools(ToolResult(dense, outcome="exited")))
     assert b"passwd" not in shown.content
     assert (sum(turns), max(turns)) == (len(dense), 32_768)
+
+
+async def test_long_texts_are_looked_through_in_turns_and_short_ones_at_once() -> None:
+    turns: list[str] = []
+
+    async def work(function: Callable[..., Any], /, *args: Any) -> Any:
+        turns.append(function.__name__)
+        return await asyncio.to_thread(function, *args)
+
+    redactor = Redactor(RedactionSection(), work)
+    *_, rules = redaction_hooks(PolicyDocument(version=1, results=(INTERNAL,)), redactor)
+    for words in (1, 4_000):
+        turns.clear()
+        said = b"plain " * words
+        shown, *_ = await call([rules], Tools(ToolResult(said + b"top secret", outcome="exited", stdout=said)))
+        assert shown.withheld_by == "internal"
+        assert turns == ["_is_against"] * (words > 1)
+        turns.clear()
+        denied = execution_of(ToolCall(id="c", name="execute", arguments={}))
+        reason = f"rm {TOKEN} is denied{' word' * words}"
+        denied = denied.with_(verdict=Verdict(kind=VerdictKind.BLOCK, hook="policy", rule="never", reason=reason))
+        redacted = await RedactionHook(redactor).redacted(denied)
+        assert redacted.verdict is not None
+        assert SECRET not in redacted.verdict.reason
+        assert turns == ["_redacted_verdict"] * (words > 1)
 
 
 async def test_a_rule_is_about_its_tools_only() -> None:

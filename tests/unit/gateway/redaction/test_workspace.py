@@ -1,7 +1,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,8 +17,9 @@ from gateway.tool_calls.redacted_workspace import ProcessReader, RedactedWorkspa
 from gateway.tool_calls.thread_sandbox import ThreadSandbox
 from sandbox.engines.local.local_fs import LocalFS
 from sandbox.interpreter.cell import CellResult
-from sandbox.protocols import ExecResult, OutputPiece, OutputStream, ProcessPage, SpilledOutput
+from sandbox.protocols import ExecResult, GrepMatch, GrepPage, OutputPiece, OutputStream, ProcessPage, SpilledOutput
 from tests.examples import examples
+from tests.turns import turns
 from tests.unit.gateway.redaction.secrets import B64, PEM
 
 TOKEN = "gh" + "p_" + B64[:36]
@@ -163,6 +165,108 @@ async def test_grep_shows_no_line_of_a_private_key_however_narrow_it_is(tmp_path
     assert {match.text for match in shown.matches} == {f"a word, {B64[:39]}", B64}
 
 
+class Lines:
+    """Files that only grep can read: matches of one pattern, and headers of private keys."""
+
+    def __init__(self, matches: Sequence[GrepMatch], headers: Sequence[GrepMatch]) -> None:
+        self.matches, self.headers = tuple(matches), tuple(headers)
+
+    async def grep(self, path: str, pattern: str, **_: Any) -> GrepPage:
+        if "BEGIN" not in pattern:
+            return GrepPage(self.matches, False, False, 0)
+        return GrepPage(tuple(header for header in self.headers if header.path == path), False, False, 0)
+
+    async def read_lines(self, path: str, **_: Any) -> Any:
+        raise OSError(path)
+
+
+@pytest.mark.parametrize(
+    "line, long, masked",
+    [
+        (4, False, False),
+        (5, False, False),
+        (5, True, True),
+        (6, False, True),
+        (4101, False, True),
+        (4102, False, False),
+        (8999, True, False),
+        (9000, False, False),
+        (9000, True, True),
+        (9001, False, True),
+    ],
+)
+async def test_grep_masks_what_may_be_of_a_key_that_begins_above_in_the_same_file(
+    line: int, long: bool, masked: bool
+) -> None:
+    text = "aaaa " * 200 if long else "aaaa bbbb"
+    headers = [GrepMatch("/f", 9000, "x"), GrepMatch("/f", 5, "x"), GrepMatch("/g", line - 1, "x")]
+    files = RedactedWorkspace(cast(ThreadSandbox, Lines([GrepMatch("/f", line, text)], headers)), REDACTOR)
+    (match,) = (await files.grep("/", "a")).matches
+    assert match.text.strip("*").endswith("bbbb" if not long else "aaaa ") is not masked
+
+
+class Compared(int):
+    """The number of a line, which counts how often it is compared."""
+
+    times = 0
+
+    def __lt__(self, other: int) -> bool:
+        Compared.times += 1
+        return int(self) < other
+
+    def __gt__(self, other: int) -> bool:
+        Compared.times += 1
+        return int(self) > other
+
+
+async def test_grep_does_not_compare_each_match_with_each_header_of_a_key() -> None:
+    matches = [GrepMatch("/f", line, "aaaa") for line in range(1, 1001)]
+    headers = [GrepMatch("/f", Compared(line), "-----BEGIN PRIVATE KEY") for line in range(2001, 3001)]
+    files = RedactedWorkspace(cast(ThreadSandbox, Lines(matches, headers)), REDACTOR)
+    assert len((await files.grep("/", "a")).matches) == 1000
+    assert 0 < Compared.times < 20_000  # a million pairs
+
+
+async def test_grep_looks_through_many_matches_off_the_event_loop() -> None:
+    on_loop: list[bytes] = []
+    loop_thread = threading.get_ident()
+
+    class Looks(Redactor):
+        def finds(self, data: bytes) -> bool:
+            if threading.get_ident() == loop_thread:
+                on_loop.append(data)
+            return super().finds(data)
+
+    async def work(function: Callable[..., Any], /, *args: Any) -> Any:
+        return await asyncio.to_thread(function, *args)
+
+    matches = [GrepMatch("/f", line, f"a {TOKEN}" if line == 70 else "a b") for line in range(1, 321)]
+    redactor = Looks(RedactionSection(), work)
+    files = RedactedWorkspace(cast(ThreadSandbox, Lines(matches, [])), redactor)
+    shown = (await files.grep("/", "a")).matches
+    assert [one.line for one in shown if one.text != "a b"] == [70]
+    assert TOKEN not in shown[69].text
+    assert on_loop == [f"a {TOKEN}".encode()]
+
+
+async def test_others_run_while_grep_masks_many_lines_that_it_cannot_read_in_their_file() -> None:
+    rounds = 0
+
+    async def count() -> None:
+        nonlocal rounds
+        while True:
+            rounds += 1
+            await asyncio.sleep(0)
+
+    matches = [GrepMatch("/f", line, "aaaa") for line in range(2, 322)]
+    files = RedactedWorkspace(cast(ThreadSandbox, Lines(matches, [GrepMatch("/f", 1, "x")])), REDACTOR)
+    counting = asyncio.create_task(count())
+    shown = await files.grep("/", "a")
+    counting.cancel()
+    assert {match.text for match in shown.matches} == {"[red"}
+    assert rounds >= 10
+
+
 @examples(50)
 @given(st.lists(st.integers(1, 30), min_size=1, max_size=8))
 def test_pieces_of_streams_come_apart_as_they_were(sizes: Sequence[int]) -> None:
@@ -174,6 +278,19 @@ def test_pieces_of_streams_come_apart_as_they_were(sizes: Sequence[int]) -> None
         pieces.append(OutputPiece(streams[place % 2], data[at // 2 : at // 2 + size]))
         at += size
     redacted = asyncio.run(redacted_pieces(KeptRedaction(REDACTOR), pieces))
+    assert [(piece.stream, len(piece.data)) for piece in redacted] == [
+        (piece.stream, len(piece.data)) for piece in pieces
+    ]
+
+
+async def test_the_event_loop_runs_while_very_many_pieces_are_redacted() -> None:
+    streams: tuple[OutputStream, OutputStream] = ("stdout", "stderr")
+    text = f"{TOKEN} ".encode() * 300
+    pieces = [OutputPiece(streams[place % 2], text[place : place + 1]) for place in range(10_000)]
+    async with turns() as counted:
+        redacted = await redacted_pieces(KeptRedaction(REDACTOR), pieces)
+        assert counted.count >= 50  # five loops over the pieces
+    assert TOKEN.encode() not in b"".join(piece.data for piece in redacted)
     assert [(piece.stream, len(piece.data)) for piece in redacted] == [
         (piece.stream, len(piece.data)) for piece in pieces
     ]
@@ -208,6 +325,47 @@ async def test_output_of_a_process_is_redacted_across_pages_and_waits_for_the_re
     assert await read_on(ProcessReader(process, REDACTOR)) == await REDACTOR.redact(said)
     half = f"say {TOKEN[:20]}".encode()
     assert await read_on(ProcessReader(cast(ThreadSandbox, Process(half, end=False)), REDACTOR)) == half[:8]
+
+
+class Speaking(Process):
+    """A process that is read as the daemon reads one: it waits for a byte at the offset, and no longer."""
+
+    def __init__(self, said: bytes) -> None:
+        super().__init__(said, end=False)
+        self.reads = 0
+        self.news = asyncio.Condition()
+
+    async def read_process(
+        self, process_id: str, *, stderr: bool, offset: int, limit_bytes: int = 10, wait_s: float
+    ) -> ProcessPage:
+        self.reads += 1
+        if wait_s:
+            async with self.news:
+                await self.news.wait_for(lambda: self.end or offset < len(self.said))
+        return await super().read_process(
+            process_id, stderr=stderr, offset=offset, limit_bytes=limit_bytes, wait_s=wait_s
+        )
+
+    async def say(self, said: bytes, *, end: bool = False) -> None:
+        async with self.news:
+            self.said, self.end = self.said + said, end
+            self.news.notify_all()
+
+
+@pytest.mark.parametrize("rest, end", [("token", False), (" x", False), ("", True)])
+async def test_what_may_be_the_start_of_a_secret_is_not_read_again_until_more_is_said(rest: str, end: bool) -> None:
+    process = Speaking(f"say {TOKEN[:6]}".encode())
+    reader = ProcessReader(cast(ThreadSandbox, process), REDACTOR)
+    assert (await reader.read("p", stderr=False, offset=0, wait_s=20)).data == b"say ghp_"
+    reads = process.reads
+    reading = asyncio.create_task(reader.read("p", stderr=False, offset=8, wait_s=20))
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert not reading.done()
+    assert process.reads <= reads + 4
+    await process.say(rest.replace("token", f"{TOKEN[6:]} x").encode(), end=end)
+    page = await reading
+    assert page.data == (await REDACTOR.redact(process.said))[8:][: len(page.data)] != b""
 
 
 async def test_a_process_whose_first_output_is_lost_does_not_show_the_rest_of_a_key() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -93,6 +94,66 @@ def test_every_field_that_is_wrong_is_reported_at_once() -> None:
     with pytest.raises(InvalidArgument) as raised:
         check(tool_service_pb2.StreamToolCallRequest(call=tool_service_pb2.CallToolRequest(thread="\0")))
     assert raised.value.violations.keys() == {"call.thread", "call.name"}
+
+
+MANY = 100_000
+
+
+@pytest.mark.parametrize(
+    "request_, field, limit",
+    [
+        (thread_service_pb2.SetThreadMetadataRequest(thread="t", remove=[""] * MANY), "remove", "1,024 at most"),
+        (
+            thread_service_pb2.SetThreadMetadataRequest(thread="t", set={f"{n:0600}": "" for n in range(6000)}),
+            "set",
+            "1,024 entries at most",
+        ),
+        (run_service_pb2.StartRunRequest(task="x", attachments=[""] * MANY), "attachments", "64 at most"),
+        (
+            audit_service_pb2.QueryAuditRequest(filter=audit_service_pb2.AuditFilter(kinds=["x" * 65] * MANY)),
+            "filter.kinds",
+            "64 at most",
+        ),
+        (run_service_pb2.ListRunsRequest(statuses=[0] * MANY), "statuses", "16 at most"),
+        (
+            thread_service_pb2.SetThreadMetadataRequest(thread="x" * 257, remove=[""] * MANY),
+            "thread",
+            "between 1 and 256 printable characters",
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_many_invalid_items_cost_no_more_than_one(request_: Any, field: str, limit: str) -> None:
+    before = time.thread_time()
+    with pytest.raises(InvalidArgument) as raised:
+        check(request_)
+    # Building a violation for each item takes seconds; stopping at the first takes less than a millisecond.
+    assert time.thread_time() - before < 0.1
+    assert set(raised.value.violations) == {field}
+    assert raised.value.violations[field].startswith(limit)
+
+
+def test_a_few_items_that_are_wrong_hide_no_other_field() -> None:
+    with pytest.raises(InvalidArgument) as raised:
+        check(thread_service_pb2.SetThreadMetadataRequest(thread="\0", remove=[""] * 60, set={"": ""}))
+    assert raised.value.violations.keys() == {"thread", "remove", "set"}
+
+
+def test_maps_have_a_limit_and_lists_whose_items_have_rules() -> None:
+    def fields(message: Descriptor) -> Iterator[FieldDescriptor]:
+        for field in message.fields:
+            yield field
+            if field.message_type is not None and not field.is_repeated:
+                yield from fields(field.message_type)
+
+    for request in requests():
+        for field in fields(request):
+            rules = rules_of(field)
+            if field.is_repeated and rules.WhichOneof("type"):
+                assert rules.repeated.max_items or rules.map.max_pairs, field.full_name
+            if field.is_repeated and field.message_type is not None:
+                assert field.message_type.GetOptions().map_entry, f"{field.full_name}: its items are not counted"
+                assert rules.map.max_pairs, field.full_name
 
 
 def test_a_request_that_is_right_and_what_is_no_message_pass() -> None:

@@ -6,6 +6,8 @@ import asyncio
 import threading
 from typing import Any
 
+from pydantic import JsonValue
+
 from agent.messages import ToolCall
 from agent.state import AgentState, CurrentExecution, ToolExecution, VerdictKind
 from gateway.policy import STARTER_POLICY, Policy, load_policy
@@ -88,7 +90,7 @@ def test_the_hook_is_mandatory_closed_and_innermost() -> None:
     assert (hook.mandatory, hook.innermost, hook.on_failure) == (True, True, "closed")
 
 
-async def test_a_long_command_line_is_judged_beside_the_event_loop() -> None:
+async def test_a_long_command_line_and_large_arguments_are_judged_beside_the_event_loop() -> None:
     loops = threading.get_ident()
     judged_in: list[int] = []
 
@@ -98,10 +100,14 @@ async def test_a_long_command_line_is_judged_beside_the_event_loop() -> None:
             return super().judge(*args, **kwargs)
 
     hook = PolicyHook(Watched(POLICY.document), work=asyncio.to_thread)
-    for command in ("echo x", "echo " + "x" * 5000):
-        state = await hook.before_tool_use(calling(ToolCall(id="c", name="execute", arguments={"command": command})))
+    calls: list[dict[str, JsonValue]] = [
+        {"command": "echo x", "timeout_s": 5},
+        {"command": "echo " + "x" * 1000},
+        {"command": "echo x", "x": [[1] * 250] * 78},
+    ]
+    for arguments in calls:
+        state = await hook.before_tool_use(calling(ToolCall(id="c", name="execute", arguments=arguments)))
         verdict = state.current.tool.verdict
         assert verdict is not None
         assert verdict.rule == "any-command"
-    assert judged_in[0] == loops
-    assert judged_in[1] != loops
+    assert [thread == loops for thread in judged_in] == [True, False, False]

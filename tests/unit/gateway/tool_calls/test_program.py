@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import shlex
 import subprocess
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -143,6 +146,22 @@ def test_a_request_becomes_a_program_with_a_plain_directory() -> None:
 def test_what_no_kernel_takes_is_one_clear_error(asked: pb.Program, kind: type[Exception], said: str) -> None:
     with pytest.raises(kind, match=said):
         program_of(asked)
+
+
+def test_no_more_words_are_read_than_a_program_may_have() -> None:
+    class Counted(list[str]):
+        read = 0
+
+        def __iter__(self) -> Iterator[str]:
+            for word in super().__iter__():
+                self.read += 1
+                yield word
+
+    argv = Counted(["ls", *([""] * 1_000_000)])
+    asked: Any = SimpleNamespace(argv=argv, env={}, cwd="")
+    with pytest.raises(TooLarge, match=f"more than {PROGRAM_LIMIT_BYTES:,} bytes"):
+        program_of(asked)
+    assert argv.read <= PROGRAM_LIMIT_BYTES // 8 + 1
 
 
 def test_a_mebibyte_of_arguments_passes_whatever_its_characters() -> None:

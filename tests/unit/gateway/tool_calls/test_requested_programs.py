@@ -285,7 +285,7 @@ async def test_of_a_program_whose_end_waits_for_the_database_it_is_said_that_it_
     async def write() -> None:
         await room.wait()
 
-    late.add(UnrecordedCall(call_id, executed=True, said="database or disk is full"), write)
+    late.add(UnrecordedCall(call_id, executed=True, said="database or disk is full"), write, tenant="acme")
     with pytest.raises(Unavailable, match="its result is withheld") as raised:
         await world.once.run_program(["make"], request_id="r1")
     assert raised.value.details == {"call_id": call_id, "outcome": "withheld"}

@@ -12,6 +12,8 @@ from sandbox.client.channel import Channel
 from sandbox.client.channel_sandbox import ChannelSandbox
 from sandbox.client.remote_shell import RemoteShell
 from sandbox.client.unix_address import UnixAddress
+from sandbox.daemon.programs.output import PIECES_LIMIT, KeptOutput
+from sandbox.daemon.programs.spill import Spill
 from sandbox.protocols import ExecResult, OutputPiece
 from sandbox.sandbox import SandboxLimits, SandboxSpec
 from sandbox.v1 import channel_pb2 as pb
@@ -63,6 +65,31 @@ async def test_streamed_output_reaches_the_caller_in_order_and_the_result_has_it
         OutputPiece("stderr", b"\xff\x00"),
         OutputPiece("stdout", b"c"),
     )
+
+
+@pytest.mark.parametrize("data, tail_chars", [(b"x", 4), (b"\x80", 200)], ids=["whole", "tail of continuations"])
+async def test_a_program_that_alternates_byte_by_byte_gets_all_that_its_daemon_keeps(
+    tmp_path: Path, data: bytes, tail_chars: int
+) -> None:
+    pieces = [(OUT if n % 2 else ERR, data) for n in range(PIECES_LIMIT - 1)]
+    sent = pb.ExecReply(outcome=pb.OUTCOME_EXITED)
+
+    async def answer(request: pb.Request, peer: Peer) -> None:
+        limit = request.exec.output_limit
+        kept = KeptOutput(limit, lambda: Spill(limit.spill_path, 10**6, str(tmp_path)))
+        for stream, piece in pieces:
+            kept.add(stream, bytearray(piece), len(piece))
+        kept.report(sent, streamed=False)
+        await peer.reply(exec=sent)
+
+    limit_chars = 80_000 if data.isascii() else 1000
+    async with fake_daemon(tmp_path, answer) as daemon:
+        result = await run(daemon.channel, timeout_s=60, limit_chars=limit_chars, tail_chars=tail_chars)
+    names = {OUT: "stdout", ERR: "stderr"}
+    assert result.outcome == "exited"
+    assert (result.evicted is None) == data.isascii()
+    for got, kept_pieces in ((result.output, sent.output), (result.tail, sent.tail)):
+        assert [(piece.stream, piece.data) for piece in got] == [(names[one.stream], one.data) for one in kept_pieces]
 
 
 async def test_output_that_was_streamed_and_then_evicted_keeps_its_head_only(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from sandbox.daemon.settings import read_settings
 from sandbox.daemon.supervisor.call_tree import call_of, is_dead
 from sandbox.daemon.supervisor.control_wire import decode_program, encode_program
 from sandbox.v1 import channel_pb2 as wire
+from tests.turns import turns
 
 REPOSITORY = Path(__file__).parents[4]
 
@@ -48,6 +49,17 @@ async def test_frames_arrive_whole_however_they_are_cut(pair: tuple[FrameSocket,
     sending = asyncio.get_running_loop().run_in_executor(None, send)
     assert [await frames.read() for _ in range(4)] == [first, second, b"", None]
     await sending
+
+
+async def test_the_event_loop_runs_while_a_frame_comes_byte_by_byte() -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)  # each receive returns one byte
+    with ours, theirs:
+        ours.setblocking(False)
+        for byte in (200).to_bytes(4, "big") + b"x" * 200:
+            theirs.send(bytes([byte]))
+        async with turns() as counted:
+            assert await FrameSocket(ours).read() == b"x" * 200
+            assert counted.count >= 200 // 64
 
 
 @pytest.mark.parametrize("data", [(MAX_FRAME_BYTES + 1).to_bytes(4, "big"), b"\0\0", b"\0\0\0\5abc"])

@@ -60,8 +60,8 @@ class Counted:
         self.size = 0
         self.some = asyncio.Event()
 
-    def __call__(self, size: int) -> None:
-        self.size += size
+    def __call__(self, piece: memoryview) -> None:
+        self.size += len(piece)
         self.some.set()
 
 
@@ -119,7 +119,7 @@ async def test_a_counter_that_raises_ends_the_relay_and_its_piece_is_dropped(end
     class Enough(Exception):
         pass
 
-    def limited(_size: int) -> None:
+    def limited(_piece: memoryview) -> None:
         raise Enough
 
     relaying = asyncio.create_task(relay(one, other, limited))

@@ -13,6 +13,7 @@ import pytest
 
 from sandbox.tls.identity import CHANNEL_PROTOCOL, server_context
 from sandbox.tls.stream import BrokenStream, TlsStream
+from tests.turns import turns
 from tests.unit.sandbox.tls.relays import INSTANCE, NAME, authority
 
 
@@ -85,6 +86,29 @@ async def test_a_record_that_was_changed_on_its_way_is_not_read(ends: tuple[TlsS
     relay.connection.send(record)
     with pytest.raises(OSError, match="bad record mac"):
         await gateway.read()
+
+
+async def test_the_event_loop_runs_while_a_record_comes_byte_by_byte(
+    ends: tuple[TlsStream, TlsStream], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gateway, relay = ends
+    await relay.write(memoryview(b"x" * 100))
+    monkeypatch.setattr("sandbox.tls.stream._PIECE_BYTES", 1)
+    async with turns() as counted:
+        assert await gateway.read() == b"x" * 100
+        assert counted.count >= 100
+
+
+async def test_the_event_loop_runs_while_a_handshake_comes_byte_by_byte(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sandbox.tls.stream._PIECE_BYTES", 1)
+    mine = authority()
+    one, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    with one, other:
+        gateway = TlsStream(one, mine.contexts(CHANNEL_PROTOCOL), server_side=False)
+        relay = TlsStream(other, server_context(mine.sandbox_identity(NAME), mine.ca_pem), server_side=True)
+        async with turns() as counted:
+            await asyncio.gather(gateway.handshake(), relay.handshake())
+            assert counted.count >= 500
 
 
 async def test_a_peer_that_makes_more_be_sent_than_it_reads_is_cut(

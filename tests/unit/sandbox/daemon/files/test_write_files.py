@@ -12,6 +12,7 @@ import pytest
 
 from sandbox.daemon.failures import Fault
 from sandbox.daemon.files import read_files, search, write_files
+from sandbox.daemon.temporary_names import new_temporary_name
 from sandbox.v1 import channel_pb2 as wire
 
 
@@ -114,7 +115,7 @@ async def test_a_target_that_appears_during_the_upload_is_replaced(tmp_path: Pat
 
 
 async def test_a_daemon_that_starts_removes_what_the_last_one_left_unfinished(tmp_path: Path) -> None:
-    name = write_files.new_temporary_name()
+    name = new_temporary_name()
     (tmp_path / name).write_bytes(b"half")
     (tmp_path / "sub").mkdir()
     for kept in (".airlock-mine.tmp", f"{name}.bak", "a"):

@@ -13,7 +13,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sandbox.daemon.programs.output import KEPT_LIMIT_BYTES, KeptOutput, count_characters, prefix_length, suffix_start
+from sandbox.daemon.programs.output import (
+    KEPT_LIMIT_BYTES,
+    PIECES_LIMIT,
+    KeptOutput,
+    count_characters,
+    prefix_length,
+    suffix_start,
+)
 from sandbox.daemon.programs.process_io import OutputFile
 from sandbox.daemon.programs.spill import Spill
 from sandbox.v1 import channel_pb2 as wire
@@ -79,8 +86,12 @@ def test_whatever_arrives_the_file_is_the_bytes_and_head_and_tail_are_its_ends(
     tmp_path_factory: pytest.TempPathFactory, pieces: Pieces
 ) -> None:
     whole = b"".join(data for _, data in pieces)
-    reply, file, _ = report(pieces, tmp_path_factory.mktemp("spill"), limit=40, head=7, tail=9)
+    reply, file, streamed = report(pieces, tmp_path_factory.mktemp("spill"), limit=40, head=7, tail=9)
     assert reply.output_bytes == len(whole)
+    # What the gateway allows, also of bytes that are no characters.
+    assert len(streamed) <= 4 * 40
+    assert len(text(reply.output)) <= 4 * (40 + 7)
+    assert len(text(reply.tail)) <= 4 * 9
     if not reply.HasField("evicted"):
         assert text(reply.output) == whole
         return
@@ -107,6 +118,20 @@ def test_alternating_between_the_streams_byte_by_byte_still_fits_a_frame(tmp_pat
     reply, _, _ = report(pieces, tmp_path, limit=200_000, head=20_000, tail=20_000)
     assert reply.HasField("evicted")
     assert reply.ByteSize() < KEPT_LIMIT_BYTES
+
+
+def test_no_output_has_more_pieces_than_the_limit(tmp_path: Path) -> None:
+    pieces = [(OUT if n % 2 else ERR, b"x") for n in range(2 * PIECES_LIMIT)]
+    whole, _, _ = report(pieces[: PIECES_LIMIT - 1], tmp_path, limit=200_000)
+    assert (len(whole.output), whole.HasField("evicted")) == (PIECES_LIMIT - 1, False)
+    evicted, _, streamed = report(pieces, tmp_path, limit=200_000, head=100_000, tail=0)
+    assert len(evicted.output) == len(streamed) == PIECES_LIMIT
+
+
+@pytest.mark.parametrize("data", [b"x", b"\x80"], ids=["characters", "bytes that are none"])
+def test_no_tail_has_more_pieces_than_its_characters_have_bytes(tmp_path: Path, data: bytes) -> None:
+    reply, _, _ = report([(OUT if n % 2 else ERR, data) for n in range(10_000)], tmp_path, limit=20, tail=10)
+    assert len(reply.tail) == (10 if data.isascii() else 40)
 
 
 def test_past_the_spill_limit_the_file_is_marked_incomplete_and_stays_within_it(tmp_path: Path) -> None:

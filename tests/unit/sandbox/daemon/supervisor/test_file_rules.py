@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from sandbox.daemon.files import write_files
+from sandbox.daemon.paths import Place
 from sandbox.daemon.supervisor.file_rules import FileRules, Grants, TooManyFiles, make_writable
 from sandbox.daemon.supervisor.landlock import ALL, TRUNCATE_VERSION, landlock_version, restrict
 
@@ -35,13 +37,20 @@ def paths(*found: Path) -> tuple[bytes, ...]:
 
 
 def run(grants: Grants | None, line: str, cwd: Path) -> int:
+    return start(grants, line, cwd).wait()
+
+
+def start(grants: Grants | None, line: str, cwd: Path) -> subprocess.Popen[bytes]:
+    """Start a command; it is in the domain of the grants when this returns."""
+
     def enter() -> None:
         ctypes.CDLL(None).prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
         if grants is not None and not restrict(ALL, grants.rights, grants.files, grants.is_meant):
             os._exit(77)
 
-    done = subprocess.run(["/bin/sh", "-c", line], cwd=cwd, preexec_fn=enter, capture_output=True, check=False)
-    return done.returncode
+    null = subprocess.DEVNULL
+    # No thread runs here.
+    return subprocess.Popen(["/bin/sh", "-c", line], cwd=cwd, preexec_fn=enter, stdout=null, stderr=null)  # noqa: PLW1509
 
 
 @pytest.mark.parametrize(
@@ -164,6 +173,25 @@ def test_a_file_that_is_put_in_the_place_of_a_granted_one_is_not_granted(tree: P
     for one, other in (("docs", "secrets"), ("away", "docs")):
         (tree / one).rename(tree / other)
     assert not grants.is_current()
+
+
+@pytest.mark.parametrize("unnamed", [True, False], ids=["O_TMPFILE", "without"])
+def test_a_file_that_is_being_written_into_a_forbidden_directory_is_not_granted(
+    tree: Path, monkeypatch: pytest.MonkeyPatch, unnamed: bool
+) -> None:
+    if not unnamed:
+        monkeypatch.setattr(write_files.Replacement, "_open_unnamed", lambda _: -1)
+    rules = FileRules(paths(tree), paths(tree), unreadable=paths(tree / "secrets"))
+    with Place(str(tree / "secrets" / "key")) as place:
+        replacement = write_files.Replacement(place, workspace=str(tree))
+        assert len(list(tree.glob(".airlock-*.tmp"))) == (0 if unnamed else 1)
+        running = start(Grants(rules), "until test -e go; do sleep 0.01; done; cat secrets/key", tree)
+        replacement.write(b"new")
+        replacement.commit()
+        replacement.close()
+        (tree / "go").touch()
+    assert running.wait() not in (0, 77)
+    assert run(None, "grep new secrets/key", tree) == 0
 
 
 @pytest.mark.parametrize("written", ["{}/secrets/", "{}//secrets", "{}/./secrets/.", "{}/src/../secrets"])
