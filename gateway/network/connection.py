@@ -3,7 +3,7 @@
 import asyncio
 import re
 import socket
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import closing
 from typing import Literal
 
@@ -37,14 +37,21 @@ _METHOD = re.compile(
 )
 _METHOD_BEGUN = re.compile(rb"\s*(?:%b|%b+[ \t\v\f\r]*)?" % (_GIT, _TOKEN))
 _LINE_LIMIT_BYTES = 64 * 1024
-# Records of TLS, of whatever version: servers pass over it, and some over alerts before the handshake. And what SSL 2
+# Records of TLS: servers pass over alerts before the handshake, and some over the version of a record. And what SSL 2
 # began with, which some still read, up to the length that they do.
-_TLS = re.compile(rb"[\x14-\x18]|[\x80-\xc7].\x01", re.DOTALL)
-_SSL2_BEGUN = re.compile(rb"[\x80-\xc7].?", re.DOTALL)
+_TLS = re.compile(
+    rb"[\x14-\x18]\x03|\x16[\0-\x0f].(?:\0\0|..\x01)|\x15[\0-\x0f].\0\x02|\x14[\0-\x0f].\0\x01"
+    rb"|[\x80-\xc7].\x01(?:\x03.|\0\x02)",
+    re.DOTALL,
+)
+_TLS_BEGUN = re.compile(
+    rb"[\x14-\x18]|[\x14-\x16][\0-\x0f].{0,2}|\x16[\0-\x0f]...|[\x80-\xc7](?:.(?:\x01[\0\x03]?)?)?", re.DOTALL
+)
 # A server that reads the PROXY protocol reads TLS behind it. Its text form begins as a request does.
 _PROXY_HEADER = b"\r\n\r\n\0"
 # Records that may come before the second hello: cipher changes, alerts, and data that the server drops.
 _PASSED_OVER = (20, 21, 23)
+_LIMIT_PASSED_OVER = 256
 _RECORD_LIMIT_BYTES = 5 + 16 * 1024 + 256
 _HANDSHAKE_RECORD = 22
 
@@ -155,21 +162,29 @@ class _Answer:
     def __init__(self, outgoing: Outgoing) -> None:
         self._outgoing = outgoing
         self._begun: bytes | None = None
-        self._asks_again = asyncio.get_running_loop().create_future()
+        self._asks = False
+        self._known = asyncio.Event()
 
     def seen(self, piece: memoryview) -> None:
         self._outgoing.count_down(len(piece))
-        if self._begun is None or self._asks_again.done():
+        if not piece:
+            self._known.set()
+        if self._begun is None or self._known.is_set():
             return
         self._begun += piece[:ANSWER_BYTES]
-        asks = asks_again(self._begun) if piece else False
+        asks = asks_again(self._begun)
         if asks is not None:
-            self._asks_again.set_result(asks)
+            self._asks = asks
+            self._known.set()
 
-    def expect(self) -> asyncio.Future[bool]:
-        """Return whether what comes from now on asks for a second hello, once that is known."""
+    def expect(self) -> None:
+        """Look at what comes from now on."""
         self._begun = b""
-        return self._asks_again
+
+    async def asks(self) -> bool:
+        """Return whether it asks for a second hello, once that is known."""
+        await self._known.wait()
+        return self._asks
 
 
 async def _forward(client: ClientBytes, upstream: socket.socket, outgoing: Outgoing, answer: _Answer) -> None:
@@ -183,11 +198,10 @@ async def _forward(client: ClientBytes, upstream: socket.socket, outgoing: Outgo
     try:
         hello = await _check_first(client, outgoing)
         if hello is not None:
-            again = answer.expect()
+            answer.expect()
             await send(hello.size_bytes)
-            if await again:
-                while size := await _passed_over(client, outgoing):
-                    await send(size)
+            if await first_of(answer.asks(), client.watch()):
+                await _pass_over(client, outgoing, send)
                 await _check_hello(client, outgoing)
         await send(len(client.rest))
     except EndOfConnection:  # it only listens, or was cut before it was understood: then it gets no more through
@@ -197,18 +211,21 @@ async def _forward(client: ClientBytes, upstream: socket.socket, outgoing: Outgo
         await direction.ended
 
 
-async def _passed_over(client: ClientBytes, outgoing: Outgoing) -> int:
-    """Return the size of the client's next record if servers pass over it before a second hello, else 0."""
-    while len(client.rest) < 5:
-        await client.more()
-    kind, size = client.rest[0], 5 + int.from_bytes(client.rest[3:5], "big")
-    if kind == _HANDSHAKE_RECORD:
-        return 0
-    if kind not in _PASSED_OVER or size > _RECORD_LIMIT_BYTES:
-        raise denied(outgoing.target, _rule(outgoing), "the TLS handshake is not understood: the second ClientHello")
-    while len(client.rest) < size:
-        await client.more()
-    return size
+async def _pass_over(client: ClientBytes, outgoing: Outgoing, send: Callable[[int], Awaitable[None]]) -> None:
+    """Send the records that servers pass over before a second hello."""
+    for _ in range(_LIMIT_PASSED_OVER):
+        await asyncio.sleep(0)  # where bytes wait, nothing else here lets others have their turn
+        while len(client.rest) < 5:
+            await client.more()
+        kind, size = client.rest[0], 5 + int.from_bytes(client.rest[3:5], "big")
+        if kind == _HANDSHAKE_RECORD:
+            return
+        if kind not in _PASSED_OVER or not 5 < size <= _RECORD_LIMIT_BYTES:
+            break
+        while len(client.rest) < size:
+            await client.more()
+        await send(size)
+    raise denied(outgoing.target, _rule(outgoing), "the TLS handshake is not understood: no second ClientHello follows")
 
 
 def _rule(outgoing: Outgoing) -> str:
@@ -229,6 +246,8 @@ async def _check_first(client: ClientBytes, outgoing: Outgoing, *, only_tls: boo
     if not client.rest:
         await client.more()
     target = outgoing.target
+    while not _TLS.match(client.rest) and _TLS_BEGUN.fullmatch(client.rest):
+        await client.more()
     if only_tls and not _TLS.match(client.rest):
         reason = "the requests of this connection are judged, and it is neither TLS nor asked for in plain HTTP"
         raise denied(target, _rule(outgoing), reason, advice=f"use https://{target.host}")
@@ -241,8 +260,6 @@ async def _check_first(client: ClientBytes, outgoing: Outgoing, *, only_tls: boo
         if not outgoing.bytes_down or b"HTTP/" in client.rest.lstrip().partition(b"\n")[0].upper():
             raise _PlainHttp
         return None
-    while _SSL2_BEGUN.fullmatch(client.rest):
-        await client.more()
     if client.rest.startswith(_PROXY_HEADER):
         reason = "the client sends a header of the PROXY protocol, behind which a TLS handshake may follow"
         raise denied(target, _rule(outgoing), reason)

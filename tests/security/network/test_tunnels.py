@@ -78,6 +78,8 @@ TLS: dict[str, Callable[[str], bytes]] = {
     "SSL 2": lambda host: SSL2,
     "SSL 2 of a version that is not one": lambda host: SSL2[:3] + b"\x03\x05" + SSL2[5:],
     "records of a version that is not one": lambda host: b"\x16\x04\x00" + hello("other.test")[3:],
+    "an alert of a version that is not one": lambda host: b"\x15\x04\x00\x00\x02\x01\x5a" + hello("other.test"),
+    "an empty record of such a version": lambda host: b"\x16\x04\x00\x00\x00" + hello("other.test"),
     "a header of the PROXY protocol": lambda host: PROXY + hello("other.test"),
     "noise": lambda host: b"\x16\x03\x01\x00\x20" + bytes(32),
 }
@@ -145,6 +147,7 @@ SECOND: dict[str, Callable[[], bytes]] = {
     "no name": lambda: hello(None),
     "ECH": lambda: extended(hello("allowed.test"), 0xFE0D, bytes(64)),
     "another kind of record": lambda: b"\x18" + hello("allowed.test")[1:],
+    "empty records": lambda: b"\x17\x03\x03\x00\x00" + hello("allowed.test"),
 }
 
 
@@ -177,6 +180,23 @@ async def test_a_second_hello_that_names_another_server_does_not_get_through(
     assert await door.recorded(1) == [("deny", "r0", "policy_denied")]
 
 
+async def test_a_client_that_never_sends_the_second_hello_is_ended(door: LoopbackDoor) -> None:
+    random = "cf21ad74e59a6111be1d8c021e65b891c2a211167abb8c5e079e09e2c8a8339c"
+    retry = b"\x16\x03\x03\x00\x2a\x02\x00\x00\x26\x03\x03" + bytes.fromhex(random) + bytes(4)
+
+    async def ask_again(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        writer.write(retry)
+        await reader.read()
+
+    server = await door.serve(ask_again, "allowed.test")
+    reader, writer = await door.tunnel("allowed.test", server.port)
+    writer.write(hello("allowed.test") + 10_000 * EARLY_DATA)
+    assert await closed(reader) == retry
+    assert await door.recorded(1) == [("deny", "r0", "policy_denied")]
+    assert door.records[0].details["bytes_up"] < 5_000
+
+
 async def test_a_second_hello_of_the_same_name_passes(door: LoopbackDoor) -> None:
     server, trusting = await one_group(door)
     reader, writer = await door.tunnel("allowed.test", server.port)
@@ -184,6 +204,31 @@ async def test_a_second_hello_of_the_same_name_passes(door: LoopbackDoor) -> Non
     writer.write(b"x" * 200_000)
     assert await asyncio.wait_for(reader.readexactly(200_000), 20) == b"x" * 200_000
     writer.close()
+
+
+async def test_a_tunnel_ends_with_a_server_that_closes_and_a_client_that_leaves_before_the_first_answer(
+    door: LoopbackDoor,
+) -> None:
+    async def close_at_once(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.close()
+
+    async def listen(reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+
+    closing = await door.serve(close_at_once, "allowed.test")
+    reader, writer = await door.tunnel("allowed.test", closing.port)
+    await asyncio.wait_for(closing.closed.wait(), 20)
+    await asyncio.sleep(0.1)
+    writer.write(hello("allowed.test"))
+    writer.write_eof()
+    assert await closed(reader) == b""
+    silent = await door.serve(listen, "allowed.test")
+    reader, writer = await door.tunnel("allowed.test", silent.port)
+    writer.write(hello("allowed.test"))
+    writer.write_eof()
+    await asyncio.wait_for(silent.closed.wait(), 20)
+    assert await closed(reader) == b""
+    assert [one[0] for one in await door.recorded(2)] == ["allow", "allow"]
 
 
 async def test_what_may_be_ssl_2_waits_until_it_is_clear(door: LoopbackDoor) -> None:
@@ -281,6 +326,9 @@ RAW = {
     "AMQP": b"AMQP\x00\x00\x09\x01",
     "DNS": b"\x00\x1d\xab\xcd\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00",
     "telnet": b"\xff\xfb\x01\xff\xfd\x03",
+    "MongoDB": b"\x16\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00\x00\xdd\x07\x00\x00",
+    "MessagePack-RPC": b"\x94\x00\x01\xa4ping\x90",
+    "SunRPC": b"\x80\x00\x01\x20\x00\x00\x00\x01\x00\x00\x00\x00",
     "bytes": bytes(range(128, 256)),
 }
 
