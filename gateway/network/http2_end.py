@@ -101,8 +101,10 @@ class End:
         self.http.encoder.encode = partial(self.http.encoder.encode, huffman=False)  # type: ignore[method-assign]
         self.arrivals: dict[int, Arrivals] = {}
         self.leaving = False
-        self.closes_with: Callable[[int], bool] = lambda _stream: False
-        """Whether the connection closes with a stream; asked when the stream's end is sent."""
+        self.closes_with: Callable[[int], int] = lambda _stream: 0
+        """Asked when a stream's end is sent: if the connection closes with it, the number of the last stream begun."""
+        self.closed = False
+        """Whether it has closed so: what arrives then is dropped."""
         self._client_side = client_side
         self._changed = asyncio.Event()
         self._unread = bytearray()
@@ -129,6 +131,8 @@ class End:
             await asyncio.sleep(0)  # others have their turn
             if not data:
                 raise EndGone("closed")
+            if self.closed:
+                return []
             events = self.http.receive_data(self._without_goaway(data))
         except (H2Error, OSError) as error:
             self.write()
@@ -279,9 +283,10 @@ class End:
     def _close_with(self, stream: int) -> None:
         # Sent in one piece with the stream's end: a client that learns of the close later may have begun a request, and
         # not every client makes it again on another connection.
-        if self.closes_with(stream):
+        if last := self.closes_with(stream):
+            self.closed = True
             with suppress(H2Error):
-                self.http.close_connection()
+                self.http.close_connection(last_stream_id=last)
 
     @staticmethod
     def _do(send: Callable[..., object], *args: object, **more: object) -> None:

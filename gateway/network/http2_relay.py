@@ -81,6 +81,7 @@ class _Relay:
         self._active_at = self._now()
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._judging = 0
+        self._last_begun = 0
         self._resets = 0
         self._has_failed = False
         self._dialling = asyncio.Lock()
@@ -148,6 +149,9 @@ class _Relay:
 
     def _begin(self, event: RequestReceived) -> None:
         stream, size = event.stream_id, header_bytes(event.headers)
+        if self.client.closed:
+            return  # the client knows that it is not served
+        self._last_begun = stream
         leaving = self._left.is_set() or (self.server is not None and self.server.leaving)
         if leaving or not self.client.has_room(size):
             self.client.reset(stream, ErrorCodes.REFUSED_STREAM)
@@ -163,9 +167,10 @@ class _Relay:
         if self.leaves and not self._tasks:
             self._left.set()
 
-    def _closes_with(self, stream: int) -> bool:
+    def _closes_with(self, stream: int) -> int:
         arrivals = self.client.arrivals.get(stream)
-        return self.leaves and self._tasks.keys() == {stream} and arrivals is not None and arrivals.ended
+        is_last = self.leaves and self._tasks.keys() == {stream} and arrivals is not None and arrivals.ended
+        return self._last_begun if is_last else 0
 
     async def _connect(self) -> Streams | None:
         """Dial, unless it was done; return the server's connection if that speaks HTTP/1.1. Raises Refused."""
