@@ -7,9 +7,11 @@ otherwise.
 """
 
 import asyncio
+import functools
 import ipaddress
 import socket
 from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal
 
@@ -19,6 +21,8 @@ from gateway.support.hosts import Address, carried, shown_endpoint, special
 _LIMIT_ADDRESSES = 32
 """Of one name; more would only be tried one after the other."""
 _ANY_PORT = 9
+# For documentation (RFC 5737, RFC 3849): no machine has them.
+_NOWHERE = {socket.AF_INET: "192.0.2.1", socket.AF_INET6: "2001:db8::1"}
 
 Lookup = Callable[[str, int], Awaitable[Iterable[str]]]
 """Returns the addresses of a name, in the order in which they are to be tried. Raises OSError or UnicodeError."""
@@ -139,14 +143,26 @@ def _is_public(address: Address) -> bool:
 
 
 def _is_own(address: Address) -> bool:
-    """Return whether this machine would connect to it from that very address. Sends nothing."""
+    """Return whether it is an address of this machine. Sends nothing."""
     family = socket.AF_INET6 if address.version == 6 else socket.AF_INET
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
-            probe.connect((str(address), _ANY_PORT))
-            return bool(probe.getsockname()[0] == str(address))
-    except OSError:  # there is no way to it
+            if _binds_any(family):  # the way from it to itself: a secondary address leads from the first
+                probe.connect((str(address), _ANY_PORT))
+                return bool(probe.getsockname()[0] == str(address))
+            probe.bind((str(address), 0))
+            return True
+    except OSError:
         return False
+
+
+@functools.cache
+def _binds_any(family: socket.AddressFamily) -> bool:
+    """Return whether sockets may have addresses of other machines (ip_nonlocal_bind)."""
+    with socket.socket(family, socket.SOCK_DGRAM) as probe, suppress(OSError):
+        probe.bind((_NOWHERE[family], 0))
+        return True
+    return False
 
 
 def _denied(address: Address, port: int, denies: Denies, *, literal: bool) -> str:

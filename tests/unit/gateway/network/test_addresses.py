@@ -77,10 +77,11 @@ async def test_only_the_refused_addresses_of_a_name_are_left_out_and_the_order_s
     assert many == Resolved(("1.1.1.1", "2a00::1", "9.9.9.9"), ("10.0.0.1", "169.254.169.254"))
 
 
+@pytest.mark.parametrize("own", ["127.0.0.1", "127.0.0.2"])  # the second leads from the first, as a secondary one does
 async def test_an_address_of_the_gateway_itself_is_dialled_where_the_operator_names_it_only(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, own: str
 ) -> None:
-    own, special = "127.0.0.1", gateway.network.addresses.special
+    special = gateway.network.addresses.special
     monkeypatch.setattr(gateway.network.addresses, "special", lambda one: None if str(one) == own else special(one))
     with pytest.raises(Unreachable, match="an address of the gateway's own machine, 127") as caught:
         await found(own)
