@@ -17,7 +17,7 @@ from urllib.parse import unquote_plus
 from gateway.config.network_settings import CredentialSettings
 from gateway.errors import Misconfigured
 from gateway.network.http_request import Headers, Origin, ProxyRequest, Refused, refusal
-from gateway.network.masking import Form, Masked, forms
+from gateway.network.masking import Form, Masked
 from gateway.network.secret_value import SecretUnavailable, SecretValue
 
 PREFIX = "airlock_ph_"
@@ -120,7 +120,7 @@ class Credentials:
         for one in bound:
             with suppress(SecretUnavailable):  # where it is used, that was refused; else this is only about past values
                 await one.value.current()
-            known = known.union(*map(forms, one.value.seen))
+            known |= one.value.forms()
         return CredentialExchange(request, tuple(headers), tuple(one.settings.name for one in used), known)
 
     async def _headers(

@@ -79,7 +79,6 @@ class Form:
         return at
 
 
-@lru_cache(maxsize=64)
 def forms(secret: str) -> frozenset[Form]:
     """Return a secret as servers may write it: plain, escaped, in Base64 (within other text too) and in hex."""
     plain = secret.encode("ascii")

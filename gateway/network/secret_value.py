@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from gateway.config.network_settings import SecretSettings
+from gateway.network.masking import Form, forms
 
 _CACHED_S = 10.0
 _COMMAND_S = 10.0
@@ -28,6 +29,7 @@ class SecretValue:
 
     def __init__(self, settings: SecretSettings, clock: Callable[[], float] = time.monotonic) -> None:
         self.seen: deque[str] = deque(maxlen=_PAST_VALUES)
+        self._forms: dict[str, frozenset[Form]] = {}
         self._settings = settings
         self._clock = clock
         self._read_at: float | None = None
@@ -45,6 +47,11 @@ class SecretValue:
                     self.seen.remove(value)
                     self.seen.append(value)
             return self.seen[-1]
+
+    def forms(self) -> frozenset[Form]:
+        """Return the ways in which servers write the values that it had lately; made once for each."""
+        self._forms = {value: self._forms.get(value) or forms(value) for value in self.seen}
+        return frozenset().union(*self._forms.values())
 
     async def _read(self) -> bytes:
         settings = self._settings
