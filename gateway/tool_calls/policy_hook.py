@@ -15,7 +15,7 @@ JUDGED_BY = Slot[Policy]("judged by")
 """The version of the policy that judged the call."""
 # Judging a line of this length, or arguments of this size, takes a millisecond or two.
 _LONG_COMMAND_CHARS = 512
-_LARGE_ARGUMENTS_BYTES = 2048
+_LARGE_ARGUMENTS_BYTES = 32 * 1024
 
 
 LoadGrants = Callable[[], Awaitable[HeldGrants]]
