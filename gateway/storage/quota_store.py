@@ -15,7 +15,7 @@ from gateway.errors import QuotaExceeded
 from gateway.storage.database import Database
 from gateway.storage.prepared import Prepared
 from gateway.storage.queries import Queries, transaction
-from gateway.storage.tables import counters, holds, runs, snapshots, storage_use
+from gateway.storage.tables import counters, holds, runs, storage_use
 from gateway.support.clock import NowUs, now_us
 
 _NAME = attrgetter("name")
@@ -113,17 +113,6 @@ class QuotaStore(Queries):
         found = await self._database.look(_STORED, {"whose": tenant})
         return (found[0].threads, found[0].bytes) if found else (0, 0)
 
-    async def snapshots(self, tenant: str) -> tuple[int, int]:
-        """Return a tenant's number of snapshots, and the bytes that all of them added to the disk."""
-        added = func.coalesce(func.sum(snapshots.c.stored_bytes), 0).label("added")
-        query = select(func.count().label("snapshots"), added).where(snapshots.c.tenant == tenant)
-        (found,) = await self._database.rows(query)
-        return int(found.snapshots), int(found.added)
-
-    async def runs_at_once(self, tenant: str, name: str) -> int:
-        counts = (_holds(tenant, name), _runs_without_a_hold(tenant, name))
-        return sum([int(await self._database.scalar(count)) for count in counts])
-
     async def release(self, ids: Collection[str]) -> None:
         if ids:
             mine = holds.c.id.in_(ids) & (holds.c.gateway == self.gateway)
@@ -185,7 +174,7 @@ def _holds(tenant: str, name: str) -> Select[int]:
     return select(func.count()).select_from(holds).where(holds.c.tenant == tenant, holds.c.name == name)
 
 
-def _runs_without_a_hold(tenant: str, name: str, but: str = "") -> Select[int]:
+def _runs_without_a_hold(tenant: str, name: str, but: str) -> Select[int]:
     """Count the runs under way that began before there was such a quota."""
     with_one = select(holds.c.id).where(holds.c.tenant == tenant, holds.c.name == name)
     return (

@@ -29,10 +29,7 @@ SANDBOXES = "sandboxes_per_minute"
 TOKENS = "tokens_per_day"
 COST = "cost_usd_per_day"
 BYTES = "bytes_per_day"
-THREADS = "threads"
 STORED = "stored_bytes"
-SNAPSHOTS = "snapshots"
-SNAPSHOT_BYTES = "snapshot_bytes"
 
 _MINUTE_S = 60
 _DAY_S = 86_400
@@ -46,15 +43,6 @@ _TENANTS_KNOWN = 10_000
 # Past that quota, for reading, listing and removing files: some thousand calls.
 _RESERVE_BYTES = 1024 * 1024
 log = structlog.get_logger(__name__)
-
-
-@dataclass(frozen=True)
-class QuotaUsage:
-    """How much of a quota is used; `reset_s` from now its window ends, None where it has none."""
-
-    used: float
-    limit: float
-    reset_s: float | None
 
 
 @dataclass(frozen=True)
@@ -234,27 +222,6 @@ class Quotas:
         used = await self._store.used(tenant, {name: take.window_us for name, take in takes.items()})
         refused = [name for name, take in takes.items() if used[name] >= take.limit]
         return _used_up(refused, takes, {}, at_us) if refused else None
-
-    async def usage(self, tenant: str, quotas: QuotasSection) -> Mapping[str, QuotaUsage]:
-        """Return what is used of each quota that is set: money in dollars, all else as it is limited."""
-        at_us = self._clock()
-        limits = _limits(quotas, *_WINDOWS_S)
-        used = await self._store.used(tenant, {name: _start_us(at_us, _WINDOWS_S[name]) for name in limits})
-        usage: dict[str, QuotaUsage] = {}
-        for name, limit in limits.items():
-            unit = _MICRO if name == COST else 1
-            usage[name] = QuotaUsage(used[name] / unit, limit / unit, _left_s(at_us, _WINDOWS_S[name]))
-        if quotas.runs_at_once is not None:
-            under_way = await self._store.runs_at_once(tenant, RUNS_AT_ONCE)
-            usage[RUNS_AT_ONCE] = QuotaUsage(under_way, quotas.runs_at_once, None)
-        threads, stored = await self._store.stored(tenant)
-        snapshots, added_bytes = await self._store.snapshots(tenant)
-        return usage | {
-            THREADS: QuotaUsage(threads, quotas.threads, None),
-            STORED: QuotaUsage(stored, quotas.stored_bytes, None),
-            SNAPSHOTS: QuotaUsage(snapshots, quotas.snapshots, None),
-            SNAPSHOT_BYTES: QuotaUsage(added_bytes, quotas.snapshot_bytes, None),
-        }
 
     async def add(self, tenant: str, quotas: QuotasSection, amounts: Mapping[str, int]) -> None:
         """Count TOKENS, of input and output, their COST in micro_usd(), or BYTES of results and moved files."""

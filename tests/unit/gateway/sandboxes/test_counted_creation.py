@@ -134,10 +134,3 @@ async def test_another_tenant_and_one_without_a_quota_are_not_delayed(gateways: 
         await gateways.create(thread)
     for number in range(10):
         await gateways.create(f"{number}", tenant="free")
-
-
-async def test_what_is_used_is_reported(database: Database, gateways: Gateways) -> None:
-    await gateways.create("a")
-    used = await Quotas(QuotaStore(database, "g"), clock=lambda: gateways.now_us).usage("two", LIMITS["two"])
-    assert (used["sandboxes_per_minute"].used, used["sandboxes_per_minute"].limit) == (1, 2)
-    assert used["sandboxes_per_minute"].reset_s == 45

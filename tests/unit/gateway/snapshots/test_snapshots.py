@@ -13,7 +13,7 @@ from sqlalchemy import insert, select, update
 
 from gateway.config.model_settings import ModelSettings
 from gateway.errors import Internal, NotFound, QuotaExceeded, RequestIdReused, ThreadBusy, TooLarge, Unavailable
-from gateway.policy.document import PolicyDocument, QuotasSection
+from gateway.policy.document import PolicyDocument
 from gateway.policy.judge import Policy
 from gateway.snapshots.places import OnDisk, Place
 from gateway.snapshots.snapshot_directory import SnapshotDirectory
@@ -22,12 +22,10 @@ from gateway.storage.audit_store import AuditEntry
 from gateway.storage.database import Database
 from gateway.storage.engine_store import EngineStore
 from gateway.storage.erasure_store import ErasureStore
-from gateway.storage.quota_store import QuotaStore
 from gateway.storage.snapshot_store import RestoreStore, Snapshot, SnapshotStore
 from gateway.storage.store import Store
 from gateway.storage.tables import audit_records, snapshots, threads, tool_calls
 from gateway.storage.thread_store import ThreadStore
-from gateway.tenancy.quotas import Quotas
 from gateway.tenancy.tenants import Tenant
 from gateway.tool_calls.thread_sandbox import ThreadEngines
 from sandbox.engines.local.memory_engine import MemoryEngine
@@ -308,16 +306,6 @@ async def test_a_deletion_that_fails_does_not_open_a_thread_whose_restore_was_cu
     assert await _mark(harness) == "del_1"
     await store.give_up("acme", "a", "del_1", mark)
     assert await _mark(harness) == "rst_lost"
-
-
-async def test_what_a_tenant_has_kept_is_in_its_quotas(harness: Harness) -> None:
-    await harness.write(ACME, "a", x=b"one")
-    quotas = Quotas(QuotaStore(harness.database, "gw"))
-    assert (await quotas.usage("acme", QuotasSection()))["snapshots"].used == 0
-    first = await harness.snapshots.create(ACME, "a", comment="")
-    used = await quotas.usage("acme", QuotasSection(snapshots=7))
-    assert (used["snapshots"].used, used["snapshots"].limit) == (1, 7)
-    assert used["snapshot_bytes"].used == first.stored_bytes
 
 
 @pytest.mark.parametrize("damaged", ["piece", "manifest"])
