@@ -7,50 +7,7 @@ them to a gRPC status, once.
 import errno
 from collections.abc import Mapping
 
-from airlock.errors import AirlockError as AirlockError
-from airlock.errors import AlreadyResolved as AlreadyResolved
-from airlock.errors import ApprovalPending as ApprovalPending
-from airlock.errors import CallFailed as CallFailed
-from airlock.errors import Cancelled as Cancelled
-from airlock.errors import ClientClosed as ClientClosed
-from airlock.errors import Conflict as Conflict
-from airlock.errors import DeadlineExceeded as DeadlineExceeded
-from airlock.errors import EditRefused as EditRefused
-from airlock.errors import Exhausted as Exhausted
-from airlock.errors import InProgress as InProgress
-from airlock.errors import InputGap as InputGap
-from airlock.errors import InputNotTaken as InputNotTaken
-from airlock.errors import Internal as Internal
-from airlock.errors import InvalidArgument as InvalidArgument
-from airlock.errors import InvalidPath as InvalidPath
-from airlock.errors import IsADirectory as IsADirectory
-from airlock.errors import KeyExpired as KeyExpired
-from airlock.errors import Misconfigured as Misconfigured
-from airlock.errors import NoSpace as NoSpace
-from airlock.errors import NotADirectory as NotADirectory
-from airlock.errors import NotFound as NotFound
-from airlock.errors import OtherEngine as OtherEngine
-from airlock.errors import Overloaded as Overloaded
-from airlock.errors import PermissionDenied as PermissionDenied
-from airlock.errors import PinsChanged as PinsChanged
-from airlock.errors import PolicyChanged as PolicyChanged
-from airlock.errors import PolicyInvalid as PolicyInvalid
-from airlock.errors import ProcessEnded as ProcessEnded
-from airlock.errors import QuotaExceeded as QuotaExceeded
-from airlock.errors import RequestIdReused as RequestIdReused
-from airlock.errors import SandboxBusy as SandboxBusy
-from airlock.errors import ScopeMissing as ScopeMissing
-from airlock.errors import StartFailed as StartFailed
-from airlock.errors import StillConfigured as StillConfigured
-from airlock.errors import ThreadBusy as ThreadBusy
-from airlock.errors import TooLarge as TooLarge
-from airlock.errors import Unauthenticated as Unauthenticated
-from airlock.errors import Unavailable as Unavailable
-from airlock.errors import Unrecorded as Unrecorded
-from airlock.errors import WorkspaceNotSaved as WorkspaceNotSaved
-from airlock.errors import WrongEventLoop as WrongEventLoop
-from airlock.errors import WrongProcess as WrongProcess
-from airlock.errors import all_errors as all_errors
+from airlock.errors import *
 from sandbox import errors as theirs
 
 # A subclass precedes its parent. Most have the name that the sandbox's error has.
