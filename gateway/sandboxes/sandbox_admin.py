@@ -13,7 +13,7 @@ from gateway.storage.thread_store import ThreadStore, busy_with, no_thread
 from gateway.tenancy.tenants import Tenant
 from gateway.tool_calls.tool_calls import ToolCalls
 from sandbox.engines.engine import Engine
-from sandbox.keeper.keeper import Keeper
+from sandbox.keeper.sandbox_keeper import SandboxKeeper
 from sandbox.sandbox import ListedSandbox
 
 log = structlog.get_logger(__name__)
@@ -22,7 +22,7 @@ log = structlog.get_logger(__name__)
 class SandboxAdmin:
     """The sandboxes of every tenant, for their tenants. Thread names are exact: "" is not a default."""
 
-    def __init__(self, engine: Engine, keeper: Keeper, tool_calls: ToolCalls, threads: ThreadStore) -> None:
+    def __init__(self, engine: Engine, keeper: SandboxKeeper, tool_calls: ToolCalls, threads: ThreadStore) -> None:
         self._engine = engine
         self._keeper = keeper
         self._tool_calls = tool_calls

@@ -15,7 +15,7 @@ from sandbox.client.cgroup_usage import read_usage
 from sandbox.engines.engine import Listing
 from sandbox.errors import SandboxError, SandboxUnavailable
 from sandbox.fair_semaphore import FairSemaphore
-from sandbox.keeper.keeper import Keeper
+from sandbox.keeper.sandbox_keeper import SandboxKeeper
 from sandbox.sandbox import ListedSandbox, Sandbox
 from sandbox.usage import DiskCount, Usage
 
@@ -70,7 +70,7 @@ class _Meter:
 class SandboxUsage:
     """Reads what sandboxes use."""
 
-    def __init__(self, engine: Listing, keeper: Keeper, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, engine: Listing, keeper: SandboxKeeper, clock: Callable[[], float] = time.monotonic) -> None:
         self._engine = engine
         self._keeper = keeper
         self._clock = clock

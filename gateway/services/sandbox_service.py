@@ -23,7 +23,7 @@ from gateway.support.paging import page_size, paged, place_of
 from gateway.tenancy.tenants import Tenant
 from gateway.v1 import sandbox_service_pb2_grpc as grpc_pb
 from sandbox.engines.engine import Listing
-from sandbox.keeper.keeper import Keeper
+from sandbox.keeper.sandbox_keeper import SandboxKeeper
 from sandbox.sandbox import ListedSandbox
 
 _INTERVAL_MS, _SHORTEST_MS = 2000, 500
@@ -41,7 +41,7 @@ class SandboxService(grpc_pb.SandboxServiceServicer):
     scopes: ClassVar[Mapping[str, str]] = dict.fromkeys(_ON_FILES, "files")
 
     engine: Listing
-    keeper: Keeper
+    keeper: SandboxKeeper
     admin: SandboxAdmin
     usage: SandboxUsage
     snapshots: Snapshots

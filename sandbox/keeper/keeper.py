@@ -1,16 +1,14 @@
-"""What the keeper offers: leases, for calls; and what is known of the leased sandboxes, for operators and metrics.
+"""Leases: what calls ask for a thread's sandbox. SandboxKeeper implements it.
 
-SandboxKeeper implements both. Concerns of leasing, such as ImageGate, are Leases around Leases.
+Concerns of leasing, such as ImageGate, are Leases around Leases.
 """
 
-from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
 from sandbox.errors import ImageRefused
-from sandbox.sandbox import ListedSandbox, Sandbox, SandboxSpec
-from sandbox.transition import State
+from sandbox.sandbox import Sandbox, SandboxSpec
 
 
 class Leases(Protocol):
@@ -26,35 +24,6 @@ class Leases(Protocol):
         """Lease the sandbox of the spec's tenant and thread; None where none lives, for nothing is made.
 
         A sandbox made for another spec is leased as it is, and stays.
-        """
-
-
-class Keeper(Protocol):
-    """What is known of the leased sandboxes, and when their idle time ends."""
-
-    @property
-    def live(self) -> int:
-        """How many sandboxes this process has or makes."""
-
-    def states(self) -> Mapping[State, int]:
-        """Return how many sandboxes this process is making, how many it has, and how many of all are stopped."""
-
-    def at_hand(self, tenant: str, thread: str) -> Sandbox | None:
-        """Return a thread's sandbox if this process has it, without a lease: it does not reset the idle timer.
-
-        The sandbox may be removed meanwhile, which raises DaemonLost in the caller.
-        """
-
-    def users(self, tenant: str, thread: str) -> int:
-        """Return how many calls of this process are under way in a thread's sandbox."""
-
-    async def stop(self, tenant: str, thread: str) -> ListedSandbox | None:
-        """Stop a thread's sandbox as Engine.stop() does; where none is to stay stopped it is removed."""
-
-    def ends_s(self, one: ListedSandbox, spec: SandboxSpec) -> float | None:
-        """Return when an idle sandbox is stopped, or a stopped one removed, unless a call asks for it.
-
-        In seconds since 1970, and a moment early, for idle sandboxes are swept at intervals. None for never.
         """
 
 

@@ -35,7 +35,7 @@ _LOOK_S = 0.05
 
 
 class SandboxKeeper:
-    """Satisfies Leases and Keeper, for one gateway process. `creator` makes what `engine` keeps."""
+    """Satisfies Leases, for one gateway process. `creator` makes what `engine` keeps."""
 
     def __init__(
         self, engine: Leasing, creator: Creator, limits: KeeperLimits, *, clock: Callable[[], float] = time.monotonic
@@ -50,9 +50,11 @@ class SandboxKeeper:
 
     @property
     def live(self) -> int:
+        """How many sandboxes this process has or makes."""
         return len(self._places.by_owner)
 
     def states(self) -> Mapping[State, int]:
+        """Return how many sandboxes this process is making, how many it has, and how many of all are stopped."""
         occupied = [place.occupied for place in list(self._places.by_owner.values())]
         return {
             "creating": occupied.count(False),
@@ -66,6 +68,7 @@ class SandboxKeeper:
         return [sandbox for sandbox in found if sandbox is not None and sandbox.alive]
 
     async def stop(self, tenant: str, thread: str) -> ListedSandbox | None:
+        """Stop a thread's sandbox as Engine.stop() does; where none is to stay stopped it is removed."""
         if not self._limits.keeps_stopped:
             was = await self._engine.remove_of(tenant, thread)
             return None if was is None else replace(was, state="removed")
@@ -80,6 +83,10 @@ class SandboxKeeper:
         return stopped
 
     def ends_s(self, one: ListedSandbox, spec: SandboxSpec) -> float | None:
+        """Return when an idle sandbox is stopped, or a stopped one removed, unless a call asks for it.
+
+        In seconds since 1970, and a moment early, for idle sandboxes are swept at intervals. None for never.
+        """
         if one.since_s is None:
             return None
         if one.state == "idle_stopped":
@@ -140,10 +147,15 @@ class SandboxKeeper:
             self._leave(owner, place)
 
     def at_hand(self, tenant: str, thread: str) -> Sandbox | None:
+        """Return a thread's sandbox if this process has it, without a lease: it does not reset the idle timer.
+
+        The sandbox may be removed meanwhile, which raises DaemonLost in the caller.
+        """
         place = self._places.by_owner.get(owner_by_name(tenant, thread))
         return None if place is None or place.sandbox is None or not place.sandbox.alive else place.sandbox
 
     def users(self, tenant: str, thread: str) -> int:
+        """Return how many calls of this process are under way in a thread's sandbox."""
         place = self._places.by_owner.get(owner_by_name(tenant, thread))
         return 0 if place is None else place.users
 

@@ -17,7 +17,7 @@ from sandbox.engines.local.local_fs import LocalFS
 from sandbox.engines.local.memory_engine import MemoryEngine
 from sandbox.engines.pooled_sandbox import PoolSource
 from sandbox.engines.sandbox_pool import SandboxPool
-from sandbox.keeper.keeper import ImageGate, Keeper, Leases
+from sandbox.keeper.keeper import ImageGate, Leases
 from sandbox.keeper.sandbox_keeper import SandboxKeeper
 from sandbox.sandbox import Sandbox
 from sandbox.thread_lock import ThreadLock
@@ -55,8 +55,8 @@ def creators(fair: FairCreation, pulling: PullingCreation, pool: SandboxPool) ->
     return fair, pulling, pool
 
 
-def keeper(leases: SandboxKeeper) -> tuple[Keeper, Leases]:
-    return leases, leases
+def keeper(leases: SandboxKeeper) -> Leases:
+    return leases
 
 
 def gate(leases: ImageGate) -> Leases:
