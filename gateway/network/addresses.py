@@ -10,9 +10,8 @@ import asyncio
 import functools
 import ipaddress
 import socket
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Literal
 
 from gateway.network.lookups import Lookups
@@ -34,48 +33,24 @@ LOOKUPS = Lookups()
 """Those of this process."""
 
 
-def denies_none(_address: str, _port: int) -> str:
-    """No rule denies any address."""
-    return ""
-
-
 class Unreachable(Exception):
-    """A host without an address that may be dialled; str() says why, `addresses` are those that were refused.
+    """A host without an address that may be dialled; str() says why.
 
-    `rule` is the one that denies the first of them, where the kind is denied_address.
+    `rule` is the one that denies its first address, where the kind is denied_address.
     """
 
     def __init__(
-        self,
-        kind: Literal["unresolved", "timeout", "private_address", "denied_address"],
-        message: str,
-        addresses: tuple[str, ...] = (),
-        rule: str = "",
+        self, kind: Literal["unresolved", "timeout", "private_address", "denied_address"], message: str, rule: str = ""
     ) -> None:
         super().__init__(message)
         self.kind = kind
-        self.addresses = addresses
         self.rule = rule
 
 
-@dataclass(frozen=True)
-class Resolved:
-    """The addresses of a host that may be dialled, in order, at least one. `refused` are its others."""
-
-    addresses: tuple[str, ...]
-    refused: tuple[str, ...] = ()
-
-
 async def resolve(
-    host: str,
-    port: int,
-    *,
-    permits: Permits,
-    denies: Denies = denies_none,
-    timeout_s: float,
-    lookup: Lookup = LOOKUPS,
-) -> Resolved:
-    """Return the addresses of a canonical host that may be dialled. Raises Unreachable.
+    host: str, port: int, *, permits: Permits, denies: Denies, timeout_s: float, lookup: Lookup = LOOKUPS
+) -> Sequence[str]:
+    """Return the addresses of a canonical host that may be dialled, in order, at least one. Raises Unreachable.
 
     An address is refused unless it is public and of another machine (no firewall would be on the way to this one), or
     `permits` says that the operator names it. One that carries an address of IPv4 (NAT64, 6to4, Teredo) is never
@@ -88,16 +63,15 @@ async def resolve(
     if not found:
         raise Unreachable("unresolved", f"{host} has no address")
     denied = {str(one): _denied(one, port, denies, literal=address is not None) for one in found}
-    allowed = tuple(str(one) for one in found if not denied[str(one)] and _may_be_dialled(one, port, permits))
-    refused = tuple(str(one) for one in found if str(one) not in allowed)
+    allowed = [str(one) for one in found if not denied[str(one)] and _may_be_dialled(one, port, permits)]
     if allowed:
-        return Resolved(allowed, refused)
+        return allowed
     first = found[0]
     if rule := denied[str(first)]:
-        raise Unreachable("denied_address", f"{host} leads to {first}, which a rule denies", refused, rule)
+        raise Unreachable("denied_address", f"{host} leads to {first}, which a rule denies", rule)
     what = special(first) or "an address of the gateway's own machine"
     said = f"{shown} is {what}" if address is not None else f"{host} leads to {what}, {first}"
-    raise Unreachable("private_address", f"{said}, which no rule of the operator names", refused)
+    raise Unreachable("private_address", f"{said}, which no rule of the operator names")
 
 
 async def _looked_up(host: str, port: int, timeout_s: float, lookup: Lookup) -> list[Address]:
@@ -124,7 +98,7 @@ def _address(text: str) -> Address | None:
     return None if address.scope_id is not None else address.ipv4_mapped or address
 
 
-def may_be_dialled(host: str, address: str, port: int, permits: Permits, denies: Denies = denies_none) -> bool:
+def may_be_dialled(host: str, address: str, port: int, permits: Permits, denies: Denies) -> bool:
     """Return whether an address that a host led to may be dialled; False for a text that is none."""
     found = _address(address)
     if found is None or _denied(found, port, denies, literal=_address(host) is not None):

@@ -116,7 +116,7 @@ class Outgoing:
         limits, policy = self.limits, self.policy.policy()
         deadline_s = time.monotonic() + limits.connect_s
         try:
-            found = await resolve(
+            addresses = await resolve(
                 self.target.host,
                 self.target.port,
                 permits=self._permits(policy),
@@ -126,7 +126,7 @@ class Outgoing:
         except Unreachable as error:
             raise self._unreachable(error) from error
         problem: OSError | None = None
-        for address in found.addresses:
+        for address in addresses:
             try:
                 async with asyncio.timeout(max(deadline_s - time.monotonic(), 0)):
                     connected = await _connected(address, self.target.port)

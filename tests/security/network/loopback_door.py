@@ -14,7 +14,7 @@ from typing import Any, cast
 import pytest
 
 import gateway.network.outgoing
-from gateway.network.addresses import Resolved, resolve
+from gateway.network.addresses import resolve
 from gateway.network.connection_records import ConnectionRecords
 from gateway.network.decision import CallUnderWay, ConnectionPolicy
 from gateway.network.door import Door
@@ -189,7 +189,7 @@ async def loopback_door(
 ) -> AsyncIterator[LoopbackDoor]:
     made = LoopbackDoor(policy(allow("allowed.test")), Records(), {})
 
-    async def resolved(host: str, port: int, **more: Any) -> Resolved:
+    async def resolved(host: str, port: int, **more: Any) -> Sequence[str]:
         return await resolve(host, port, lookup=made.lookup, **more)
 
     patch.setattr(gateway.network.outgoing, "resolve", resolved)
