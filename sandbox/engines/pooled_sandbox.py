@@ -14,6 +14,7 @@ SandboxPool decides how many there are.
 from dataclasses import dataclass
 from typing import Any, Protocol, Self
 
+from sandbox.client.channel_sandbox import ChannelSandbox
 from sandbox.errors import SandboxUnavailable
 from sandbox.sandbox import Sandbox, SandboxLimits, SandboxSpec
 
@@ -48,17 +49,26 @@ def is_pooled(sandbox_id: str) -> bool:
     return sandbox_id.startswith(_PREFIX)
 
 
-class PooledSandbox(Protocol):
-    """A sandbox without an owner."""
+@dataclass(frozen=True, eq=False)
+class PooledSandbox:
+    """A sandbox without an owner; `pids` is what settled() returned."""
+
+    sandbox: ChannelSandbox
+    kind: PoolKind
+    pids: int
 
     @property
-    def id(self) -> str: ...
+    def id(self) -> str:
+        return self.sandbox.id
+
     @property
     def alive(self) -> bool:
         """Whether it may still be claimed."""
+        return self.sandbox.alive
 
     async def ping(self) -> bool:
         """Return whether it answers within a second; one that does not is not to be claimed."""
+        return await self.sandbox.ping()
 
 
 class PooledRefused(SandboxUnavailable):

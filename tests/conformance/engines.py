@@ -253,7 +253,7 @@ async def _quotas_of(tenant: str) -> QuotasSection:
 
 @dataclass(frozen=True)
 class _Id:
-    """Satisfies PooledSandbox: an id, as a sandbox in memory costs nothing before it is claimed."""
+    """A PooledSandbox by its id alone, as a sandbox in memory costs nothing before it is claimed."""
 
     id: str
     kind: PoolKind

@@ -27,7 +27,7 @@ from sandbox.engines.docker.lock_directory import let_go, retired
 from sandbox.engines.docker.parts import Parts
 from sandbox.engines.handshake import introduced
 from sandbox.engines.pooled_checks import refuse_used, settled
-from sandbox.engines.pooled_sandbox import PooledRefused, PoolKind, pooled_id
+from sandbox.engines.pooled_sandbox import PooledRefused, PooledSandbox, PoolKind, pooled_id
 from sandbox.errors import EngineUnavailable, SandboxError, SandboxUnavailable, reason_of
 from sandbox.sandbox import Owner, Sandbox, SandboxSpec, owner_of
 from sandbox.thread_lock import Note, ThreadLock
@@ -39,25 +39,11 @@ _FROM_POOL = "it was made ahead, for the pool"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class DockerPooled:
-    """Satisfies PooledSandbox. `made` is container_config.made_digest(), `lock` its own, behind its gate."""
+class DockerPooled(PooledSandbox):
+    """`made` is container_config.made_digest(), `lock` its own, behind its gate."""
 
-    sandbox: ChannelSandbox
-    kind: PoolKind
     made: str
-    pids: int
     lock: ThreadLock
-
-    @property
-    def id(self) -> str:
-        return self.sandbox.id
-
-    @property
-    def alive(self) -> bool:
-        return self.sandbox.alive
-
-    async def ping(self) -> bool:
-        return await self.sandbox.ping()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,7 +68,7 @@ class DockerPool:
             raise
         sandbox = ChannelSandbox(sandbox_id, kind.spec, channel, posture)
         try:
-            pooled = DockerPooled(sandbox, kind, made, await settled(sandbox), lock)
+            pooled = DockerPooled(sandbox, kind, await settled(sandbox), made, lock)
         except BaseException:
             channel.close()
             self.parts.background.begin(self._drop(sandbox_id, lock))

@@ -37,7 +37,7 @@ from sandbox.engines.kubernetes.reachability import retired
 from sandbox.engines.kubernetes.records import Record
 from sandbox.engines.kubernetes.resources import CLAIMS
 from sandbox.engines.pooled_checks import refuse_used, settled
-from sandbox.engines.pooled_sandbox import PooledRefused, PoolKind, pooled_id
+from sandbox.engines.pooled_sandbox import PooledRefused, PooledSandbox, PoolKind, pooled_id
 from sandbox.errors import DaemonLost, EngineUnavailable, SandboxError, reason_of
 from sandbox.sandbox import Owner, Sandbox, SandboxSpec, owner_of
 
@@ -55,28 +55,14 @@ _ASKED = 4
 
 
 @dataclass(frozen=True, eq=False)
-class KubernetesPooled:
-    """Satisfies PooledSandbox. `presence` is its maker's place at the daemon, `pids` what settled() returned."""
+class KubernetesPooled(PooledSandbox):
+    """`presence` is its maker's place at the daemon."""
 
-    sandbox: ChannelSandbox
-    kind: PoolKind
     pod: Pod
     claim: str
     claim_version: str
     address: TlsAddress
     presence: Presence
-    pids: int
-
-    @property
-    def id(self) -> str:
-        return self.sandbox.id
-
-    @property
-    def alive(self) -> bool:
-        return self.sandbox.alive
-
-    async def ping(self) -> bool:
-        return await self.sandbox.ping()
 
     def close(self) -> None:
         self.presence.close()
@@ -134,7 +120,7 @@ class KubernetesPool:
             pids = await settled(sandbox)
             bound = await parts.requests.get(CLAIMS, site.namespace, claim)  # it does not change any more
             version = "" if bound is None else bound["metadata"]["resourceVersion"]
-            return KubernetesPooled(sandbox, kind, pod, claim, version, address, presence, pids)
+            return KubernetesPooled(sandbox, kind, pids, pod, claim, version, address, presence)
         except BaseException:
             presence.close()
             channel.close()
