@@ -35,6 +35,7 @@ from gateway.storage.approval_store import (
     TooManyGrants,
 )
 from gateway.support.background import pause
+from gateway.support.clock import make_id
 from gateway.support.paging import PAGE_LIMIT, Place, page_size, paged, place_of
 from gateway.tenancy.tenants import Tenant
 
@@ -198,7 +199,7 @@ class Approvals:
             if answer == "allow_run" and approval.run_id is None:
                 raise InvalidArgument("answer: this call belongs to no run; allow it once or for its thread")
             to_run = approval.run_id if answer == "allow_run" else None
-            grant = NewGrant(self.store.ids("grant"), approval.proposed_rule, to_run)
+            grant = NewGrant(make_id("grant"), approval.proposed_rule, to_run)
         return Resolution(DENIED if answer == "deny" else APPROVED, answer, given.by, given.message, grant=grant)
 
     def _edit(self, tenant: Tenant, approval: Approval, given: _Given) -> Resolution:

@@ -58,7 +58,6 @@ from gateway.storage.thread_store import ThreadStore
 from gateway.storage.transition_store import TransitionStore
 from gateway.storage.usage_store import UsageStore
 from gateway.storage.waiting_store import LeaseStore, WaitingStore
-from gateway.support.clock import make_id
 from gateway.tenancy.quotas import Quotas
 from gateway.tool_calls.requested_calls import RequestedCalls, RequestedPrograms
 from gateway.tool_calls.thread_sandbox import ThreadEngines
@@ -202,7 +201,7 @@ async def add_services(
     listed = ThreadStore(database)
     audit, usage = Audit(AuditReader(database), base.config.tenants), SandboxUsage(engine, keeper)
     transitions = HistoryReader(TransitionStore(database), listed)
-    forks = Forks(engine, work.snapshots, ForkStore(database), quotas=work.quotas, ids=make_id)
+    forks = Forks(engine, work.snapshots, ForkStore(database), quotas=work.quotas)
     erasure = Erasure(database, ErasureStore(database), TenantFiles(engine, work.snapshots))
     tenants = TenantAdmin(base.config, base.policies, database, erasure)
     pins = PinAdmin(base.config, McpPinStore(database))

@@ -19,7 +19,7 @@ from gateway.errors import NotFound, StillConfigured, Unavailable
 from gateway.policy_versions.policies import Policies
 from gateway.storage.database import Database
 from gateway.storage.erasure_store import Erased, ErasureStore, TenantErasure, busy_with_calls, rows_of
-from gateway.support.clock import MakeId, make_id
+from gateway.support.clock import make_id
 from sandbox.engines.engine import Removal
 from sandbox.errors import SandboxBusy, SandboxError, SandboxUnavailable, WorkspaceIncomplete
 
@@ -95,11 +95,10 @@ class Erasure:
     files: StoredFiles
     _: KW_ONLY
     sleep: Sleep = asyncio.sleep
-    ids: MakeId = make_id
 
     async def thread(self, tenant: str, name: str, actor: str) -> Mapping[str, int]:
         """Delete a thread; return the rows by table. Raises NotFound, and ThreadBusy while anything runs in it."""
-        deletion = self.ids("del")
+        deletion = make_id("del")
         try:
             # To the end, even if the caller disconnects: only this task knows what became of the files.
             removed = await to_the_end(self._removed(tenant, name, actor, deletion))

@@ -37,7 +37,6 @@ from gateway.storage.run_writes import Claim
 from gateway.storage.store import Store
 from gateway.storage.waiting_store import WaitingRun
 from gateway.support.background import retried
-from gateway.support.clock import MakeId, make_id
 from gateway.telemetry.observed import TraceLog, hosted
 from gateway.telemetry.telemetry import Telemetry
 from gateway.tenancy.quotas import Quotas
@@ -69,7 +68,6 @@ class RunParts:
     waiting: WaitingRuns
     quotas: Quotas
     on_stop: Literal["hand_over", "cancel"]
-    ids: MakeId = make_id
     telemetry: Telemetry = field(default_factory=Telemetry.off)
     models: Mapping[str, Models] = field(default_factory=dict)
     end_calls: EndCalls | None = None

@@ -42,6 +42,7 @@ from gateway.storage.entities import LoggedEvent, Run, Thread
 from gateway.storage.store import NewRun
 from gateway.storage.tables import RUNS_UNDER_WAY
 from gateway.support.background import Periodic, pause
+from gateway.support.clock import make_id
 from gateway.tenancy.tenants import Tenant
 
 _TASK_LIMIT_CHARS = 262_144
@@ -152,7 +153,7 @@ class Runs:
         self._check_agent(tenant, asked.agent)
         calls = self._parts.tool_calls
         attachments = await task_attachments(calls, tenant, asked.agent, asked.thread, asked.attachments)
-        run_id, name = self._parts.ids("run"), asked.thread or self._parts.ids("thread")
+        run_id, name = make_id("run"), asked.thread or make_id("thread")
         await self._parts.quotas.hold_run(tenant.name, run_id, tenant.policy.document.quotas)
         here = True
         try:

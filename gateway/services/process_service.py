@@ -22,7 +22,7 @@ from gateway.errors import AirlockError, Conflict, InvalidArgument, TooLarge
 from gateway.services.messages import ended_message, failure, in_time, process_message, queued
 from gateway.serving.edge import Authenticator, deadline_s, streaming, unary
 from gateway.serving.request_checks import check
-from gateway.support.clock import MakeId, make_id
+from gateway.support.clock import make_id
 from gateway.support.paging import page_size, paged, place_of
 from gateway.tenancy.quotas import TenantLimit
 from gateway.tenancy.tenants import Tenant
@@ -80,7 +80,6 @@ class ProcessService(grpc_pb.ProcessServiceServicer):
     tool_calls: ToolCalls
     authenticate: Authenticator
     requested: RequestedPrograms
-    ids: MakeId = make_id
     _writes: TenantLimit = field(default_factory=lambda: TenantLimit(_WRITES_OF_A_TENANT, "writes to processes"))
 
     @streaming
@@ -136,7 +135,7 @@ class ProcessService(grpc_pb.ProcessServiceServicer):
         how_started["size"] = [rows, columns]
         thread = request.program.thread
         request_ = program_request(request.request_id, "StartProcess", thread, program, how_started)
-        process_id = request.id or (self.ids("proc") if request_ is None else made_process_id(tenant, request_))
+        process_id = request.id or (make_id("proc") if request_ is None else made_process_id(tenant, request_))
         sandbox = await self.tool_calls.sandbox(tenant, thread)
         if request_ is not None:
             process = await self.requested.process(tenant, request_, sandbox, process_id, program.argv_bytes())

@@ -20,7 +20,7 @@ import structlog
 from gateway.errors import Misconfigured
 from gateway.serving.workers import Worker
 from gateway.storage.database import Database, DatabaseIdentity, agreed
-from gateway.support.clock import MakeId, make_id
+from gateway.support.clock import make_id
 
 _SLOT = re.compile(r"slot-(\d{1,6})")
 log = structlog.get_logger(__name__)
@@ -193,14 +193,14 @@ def _is_copy(directory: Path, holder: DatabaseIdentity, database: DatabaseIdenti
     )
 
 
-async def shared_instance(database: Database, state_dir: Path, ids: MakeId = make_id) -> str:
+async def shared_instance(database: Database, state_dir: Path) -> str:
     """Return the database's instance id; `state_dir` gets a copy.
 
     A database without one adopts the id that an earlier version stored in the state directory.
     """
     path = state_dir / INSTANCE
     own = _own(path)
-    instance = await agreed(database, INSTANCE, offered=own or ids("gw"))
+    instance = await agreed(database, INSTANCE, offered=own or make_id("gw"))
     if own not in (None, instance):
         raise Misconfigured(
             f"{path} names other containers and workspaces ({own}) than the database does ({instance}), and theirs "
@@ -208,7 +208,7 @@ async def shared_instance(database: Database, state_dir: Path, ids: MakeId = mak
         )
     if own is None:
         try:
-            temporary = path.with_name(f".{INSTANCE}.{ids('new')}")
+            temporary = path.with_name(f".{INSTANCE}.{make_id('new')}")
             temporary.write_text(instance, encoding="ascii")
             temporary.replace(path)
         except OSError as error:

@@ -36,7 +36,7 @@ from gateway.storage.database import ConstraintViolated
 from gateway.storage.entities import Thread, read_message
 from gateway.storage.snapshot_store import FORK, Fork, ForkStore, Snapshot, WorkspaceRequest
 from gateway.storage.thread_store import FORKING, MessageRow, ThreadRow
-from gateway.support.clock import MakeId
+from gateway.support.clock import make_id
 from gateway.tenancy.quotas import Quotas
 from gateway.tenancy.tenants import Tenant
 from sandbox.engines.engine import Removal
@@ -117,12 +117,11 @@ class Forked:
 class Forks:
     """Forks threads whose files are on this gateway's engine."""
 
-    def __init__(self, engine: Removal, snapshots: Snapshots, store: ForkStore, *, quotas: Quotas, ids: MakeId) -> None:
+    def __init__(self, engine: Removal, snapshots: Snapshots, store: ForkStore, *, quotas: Quotas) -> None:
         self._engine = engine
         self._snapshots = snapshots
         self._store = store
         self._quotas = quotas
-        self._ids = ids
 
     async def fork(self, tenant: Tenant, source: str, name: str, at: ForkAt, *, request_id: str = "") -> Forked:
         """Create a thread `name` as a fork of another. A repeated request id returns the same fork.
@@ -237,7 +236,7 @@ class Forks:
     async def _made(
         self, tenant: Tenant, row: ThreadRow, name: str, point: ForkPoint, request: WorkspaceRequest | None
     ) -> Forked:
-        target, mark = Thread(self._ids("thr"), tenant.name, name), self._ids(FORKING.removesuffix("_"))
+        target, mark = Thread(make_id("thr"), tenant.name, name), make_id(FORKING.removesuffix("_"))
         limit = tenant.policy.document.quotas.threads
         try:
             await self._store.begin(target, mark, limit, request)

@@ -26,7 +26,7 @@ from gateway.storage.run_writes import KeptStep
 from gateway.storage.snapshot_store import RestoreStore, Snapshot, SnapshotStore, WorkspaceRequest
 from gateway.storage.store import Store
 from gateway.storage.thread_store import RESTORING, ThreadStore
-from gateway.support.clock import MakeId, NowUs, make_id, now_us
+from gateway.support.clock import NowUs, make_id, now_us
 from gateway.support.paging import page_size, paged, place_of
 from gateway.tenancy.tenants import Tenant
 from gateway.tool_calls.thread_sandbox import ThreadEngines
@@ -57,10 +57,9 @@ class Snapshots:
     _: KW_ONLY
     copies: Copies = field(default_factory=Copies)
     clock: NowUs = now_us
-    ids: MakeId = make_id
 
     def __post_init__(self) -> None:
-        self.taking = Taking(self.engine, self.copies, self.store, clock=self.clock, ids=self.ids)
+        self.taking = Taking(self.engine, self.copies, self.store, clock=self.clock)
 
     def of(self, tenant: str) -> SnapshotDirectory:
         return self.place.of(digest(tenant))
@@ -160,7 +159,7 @@ class Snapshots:
 
         A crash in between leaves the thread closed: its files are unknown, until it is restored again or deleted.
         """
-        mark = self.ids(RESTORING.removesuffix("_"))
+        mark = make_id(RESTORING.removesuffix("_"))
         earlier = await self.restores.begin(target, mark, request)
         try:
             await self.fill(snapshot, target, tenant)

@@ -22,7 +22,7 @@ from gateway.snapshots.volume_copies import Copies, in_thread
 from gateway.storage.audit_store import AuditEntry
 from gateway.storage.database import ConstraintViolated
 from gateway.storage.snapshot_store import ASKED, Snapshot, SnapshotStore
-from gateway.support.clock import MakeId, NowUs
+from gateway.support.clock import NowUs, make_id
 from gateway.tenancy.tenants import Tenant
 from sandbox.engines.engine import Workspaces
 from sandbox.sandbox import digest
@@ -60,8 +60,8 @@ class _Books:
 class Taking:
     """Takes snapshots of one engine's workspaces."""
 
-    def __init__(self, engine: Workspaces, copies: Copies, store: SnapshotStore, *, clock: NowUs, ids: MakeId) -> None:
-        self._engine, self._copies, self._store, self._clock, self._ids = engine, copies, store, clock, ids
+    def __init__(self, engine: Workspaces, copies: Copies, store: SnapshotStore, *, clock: NowUs) -> None:
+        self._engine, self._copies, self._store, self._clock = engine, copies, store, clock
         self._warned: set[str] = set()
 
     async def take(
@@ -115,7 +115,7 @@ class Taking:
         left_bytes = quota_bytes - books.used_bytes
         if left_bytes <= 0:
             raise quota_exceeded(0)
-        spec, id_ = tenant.sandbox_spec(what.thread), self._ids("snap")
+        spec, id_ = tenant.sandbox_spec(what.thread), make_id("snap")
         limits = Limits(spec.limits.workspace_bytes, left_bytes)
         directory = books.directory
         write = directory.of(id_).write

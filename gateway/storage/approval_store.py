@@ -14,6 +14,7 @@ from gateway.storage.audit_store import AuditEntry, shared
 from gateway.storage.entities import Thread
 from gateway.storage.queries import Queries, matching, page_of, transaction, with_thread
 from gateway.storage.tables import RUNS_UNDER_WAY, approvals, grants, runs, threads
+from gateway.support.clock import make_id
 from gateway.support.paging import Place
 
 PENDING, APPROVED, USED, DENIED = "pending", "approved", "used", "denied"
@@ -173,7 +174,7 @@ class ApprovalStore(Queries):
         """Return the id of the call's pending approval, created if there is none. Raises TooManyPending."""
         size_bytes = len(asked.arguments.encode())
         row = vars(asked) | {
-            "id": self.ids("apr"),
+            "id": make_id("apr"),
             "tenant": thread.tenant,
             "thread_id": thread.id,
             "run_id": run_id,
@@ -260,8 +261,7 @@ class ApprovalStore(Queries):
         return True
 
     async def use(self, approval_id: str) -> bool:
-        approved = (approvals.c.id == approval_id) & (approvals.c.status == APPROVED)
-        return await self._changed(approved, USED) == 1
+        return await self._changed((approvals.c.id == approval_id) & (approvals.c.status == APPROVED), USED) == 1
 
     async def expire(self, tenant: str | None = None) -> None:
         """Mark and audit expired approvals, of a tenant or of all; they expire by the time, whether marked or not."""

@@ -10,7 +10,7 @@ from sqlalchemy import ColumnElement, Connection, Delete, Row, Select, Table, Up
 from gateway.storage.audit_store import AuditStore
 from gateway.storage.database import Database
 from gateway.storage.tables import threads
-from gateway.support.clock import MakeId, NowUs, make_id, now_us
+from gateway.support.clock import NowUs, now_us
 from gateway.support.paging import Place
 
 BATCH_ROWS = 500
@@ -37,14 +37,11 @@ def transaction(
 class Queries:
     """A database, and the audit that is written in the same transactions; `gateway` hosts what is begun here."""
 
-    def __init__(
-        self, database: Database, clock: NowUs = now_us, *, gateway: str | None = None, ids: MakeId = make_id
-    ) -> None:
+    def __init__(self, database: Database, clock: NowUs = now_us, *, gateway: str | None = None) -> None:
         self._database = database
         self.audit = AuditStore(database, clock)
         self.clock = clock
         self.gateway = gateway
-        self.ids = ids
 
     async def _all(self, kind: type[T], query: Select[Any]) -> Sequence[T]:
         return [mapped(kind, row) for row in await self._database.rows(query)]

@@ -26,6 +26,7 @@ from gateway.storage.quota_store import refuse_more_threads
 from gateway.storage.run_writes import Claim, RunWrite, run_changed, run_started, write_run
 from gateway.storage.tables import RUNS_UNDER_WAY, events, messages, runs, thread_metadata, threads, tool_calls
 from gateway.storage.thread_store import no_thread
+from gateway.support.clock import make_id
 
 _SLICE_CHARS = 1024 * 1024
 T = TypeVar("T")
@@ -86,7 +87,7 @@ class Store(CallJournal):
             return Thread(id=found[0].id, tenant=tenant, name=name)
         if not make:
             raise no_thread(name)
-        made = Thread(id=self.ids("thr"), tenant=tenant, name=name)
+        made = Thread(id=make_id("thr"), tenant=tenant, name=name)
         row = {**vars(made), "created_us": self.clock()}
 
         def work(connection: Connection) -> None:
@@ -150,7 +151,7 @@ class Store(CallJournal):
     def add_run(self, connection: Connection, thread: Thread, new: NewRun) -> Run:
         """Store a run that starts now; ConstraintViolated if another run has its request id."""
         run = Run(
-            id=new.id or self.ids("run"),
+            id=new.id or make_id("run"),
             tenant=thread.tenant,
             thread=thread.name,
             status="running",

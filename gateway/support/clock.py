@@ -1,11 +1,10 @@
-"""Time and ids, injected so that tests can control them."""
+"""The time, injected so that tests can control it, and ids."""
 
 import secrets
 import time
 from collections.abc import Callable
 
 NowUs = Callable[[], int]
-MakeId = Callable[[str], str]
 
 
 def now_us() -> int:

@@ -28,7 +28,7 @@ from gateway.storage.retention_store import RetentionStore
 from gateway.storage.run_writes import KeptStep
 from gateway.storage.snapshot_store import RUN, STEP, ForkStore
 from gateway.storage.tables import audit_records, messages, threads, tool_calls, workspace_requests
-from gateway.support.clock import make_id, now_us
+from gateway.support.clock import now_us
 from gateway.tenancy.quotas import Quotas
 from tests.unit.gateway.snapshots.test_snapshots import ACME, Harness, harness, tenant
 from tests.unit.gateway.stored_steps import keep_step
@@ -46,7 +46,7 @@ def said(role: str, content: str) -> Message:
 def forks_of(harness: Harness, store: type[ForkStore] = ForkStore) -> Forks:
     database = harness.database
     quotas = Quotas(QuotaStore(database, "gw"))
-    return Forks(harness.engine, harness.snapshots, store(database), quotas=quotas, ids=make_id)
+    return Forks(harness.engine, harness.snapshots, store(database), quotas=quotas)
 
 
 async def add(harness: Harness, thread: Thread, run_id: str, said: Sequence[Message], **metadata: object) -> KeptStep:
