@@ -39,10 +39,6 @@ class FairSemaphore:
         # The tenant that has waited longest since its last place comes first.
         self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
 
-    @property
-    def waiting(self) -> int:
-        return sum(map(len, self._waiting.values()))
-
     @asynccontextmanager
     async def turn(self, tenant: str) -> AsyncIterator[None]:
         """Have a place for as long as the block takes; TooManyWaiting where too many of the tenant wait already."""
