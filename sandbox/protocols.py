@@ -121,7 +121,7 @@ class SpilledOutput:
 
 @dataclass(frozen=True, slots=True)
 class ExecResult:
-    """How a program ended; see agent/filesystem.py for the outcomes. `duration_us` is wall time in the sandbox."""
+    """How a program ended; see agent/filesystem.py for the outcomes."""
 
     outcome: str
     exit_code: int | None = None
@@ -131,7 +131,6 @@ class ExecResult:
     evicted: SpilledOutput | None = None
     output_bytes: int = 0
     message: str = ""
-    duration_us: int = 0
 
 
 OnProgramOutput = Callable[[OutputStream, bytes], Awaitable[None]]

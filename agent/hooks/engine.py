@@ -51,7 +51,6 @@ class HookEngine:
             raise ValueError("two hooks say they are innermost; only one, the policy, can be")
         self.hooks = tuple(ordered)
         self.innermost = next((hook for hook in ordered if hook.innermost), None)
-        self.redacts = any(hook.redacts for hook in ordered)
         self._clock = clock
         self._points: dict[Point, tuple[tuple[Hook, _Handler], ...]] = {}
         for point in POINTS:

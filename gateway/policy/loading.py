@@ -27,7 +27,6 @@ class PolicyError(Exception):
     """A policy that cannot be loaded; `errors` has at least one problem, in the order of the file."""
 
     def __init__(self, source: str, errors: list[Problem]) -> None:
-        self.source = source
         self.errors = errors
         super().__init__("\n".join(f"{source}:{problem.line}: {problem.text}" for problem in errors))
 

@@ -140,7 +140,6 @@ class AdmissionSnapshot:
     streams: int
     request_bytes: int
     answer_bytes: int
-    service_time_s: float
     admitted: int
     refused: int
     waited: int
@@ -261,7 +260,7 @@ class Admission:
     def snapshot(self) -> AdmissionSnapshot:
         sizes = self.requests.in_all, self.answers.in_all
         now = self._total, self._limit.now, self._waiting(), self._streams.total(), *sizes
-        return AdmissionSnapshot(*now, self._service_time_s, self._admitted, self._refused, self._waited)
+        return AdmissionSnapshot(*now, self._admitted, self._refused, self._waited)
 
     def _counted(self, counter: Tally, tenant: str, limit: int, why: str) -> Callable[[], None]:
         if counter[tenant] >= limit:

@@ -36,7 +36,7 @@ REMEMBERED_US = 24 * 3600 * 1_000_000
 """How long a tool call's request id is remembered; a run's as long as the run."""
 
 _CALL_OF = Prepared(
-    select(_CALLS.id, _CALLS.name, _CALLS.state, _CALLS.outcome, _CALLS.result, _CALLS.started_us)
+    select(_CALLS.id, _CALLS.name, _CALLS.state, _CALLS.result, _CALLS.started_us)
     .add_columns(_CALLS.request_digest.label("digest"))
     .where(_CALLS.tenant == bindparam("of_tenant"), _CALLS.request_id == bindparam("asked"))
 )
@@ -72,7 +72,6 @@ class RequestedCall:
     name: str
     digest: str
     state: str
-    outcome: str | None
     result: str | None
 
 

@@ -29,7 +29,6 @@ class ChannelsInUse:
 
     identity: str
     path: Path
-    running: bool
 
 
 async def channels_in_use(requests: DockerRequests, instance: str) -> Sequence[ChannelsInUse]:
@@ -46,7 +45,7 @@ async def has_workspaces(requests: DockerRequests, instance: str) -> bool:
 def _channels_of(container: Mapping[str, Any]) -> ChannelsInUse:
     sources = [mount["Source"] for mount in container["Mounts"] if mount["Destination"] == CHANNEL_DIRECTORY]
     path = Path(sources[0]).parent if sources else Path()
-    return ChannelsInUse(container["Labels"].get(config.CHANNELS_LABEL, ""), path, container["State"] == "running")
+    return ChannelsInUse(container["Labels"].get(config.CHANNELS_LABEL, ""), path)
 
 
 def new_identity() -> str:
