@@ -19,9 +19,6 @@ class BackgroundTasks:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    async def first_done(self) -> None:
-        await asyncio.wait(set(self._tasks), return_when=asyncio.FIRST_COMPLETED)
-
     async def settled(self) -> None:
         """Wait until no task is left, those that begin meanwhile included."""
         while self._tasks:

@@ -260,7 +260,7 @@ class SandboxPool:
         await self._weed()
         while self._begin_making() or self.counts["making"]:
             if not self._begin_making():
-                await self._background.first_done()
+                await self.settled()
         await self.settled()
 
     async def settled(self) -> None:
