@@ -13,6 +13,8 @@ from typing import Any, Protocol, TypeVar
 from mcp.shared.message import SessionMessage
 from mcp_types import JSONRPCNotification, JSONRPCRequest
 
+from agent.cancellation import ended
+
 MESSAGE_LIMIT_BYTES = 8 * 1024 * 1024
 _BYTES = 16 * 1024 * 1024
 # The parser makes an object of each value, at once: what these marks may stand for takes some tenths of a second. Those
@@ -74,9 +76,7 @@ class Traffic:
                 if reading.done():
                     return await reading
             finally:
-                for task in (reading, idle):
-                    task.cancel()
-                await asyncio.gather(reading, idle, return_exceptions=True)
+                await ended(reading, idle)
 
     def received(self, data: bytes) -> None:
         """Count what was received, before any of it is parsed. Raises SentTooMuch."""

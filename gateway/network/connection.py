@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import closing
 from typing import Literal
 
+from agent.cancellation import ended
 from gateway.network.client_bytes import ClientBytes, EndOfConnection
 from gateway.network.client_hello import ANSWER_BYTES, ClientHello, asks_again, read_client_hello
 from gateway.network.decision import denied
@@ -147,8 +148,7 @@ async def _relay_checked(client: ClientBytes, upstream: socket.socket, outgoing:
         raise denied(outgoing.target, _rule(outgoing), "the client speaks HTTP to a server that spoke first") from None
     finally:
         back.close()  # at once: from here on no byte may follow
-        forward.cancel()
-        await asyncio.gather(forward, return_exceptions=True)
+        await ended(forward)
     return False
 
 
