@@ -50,6 +50,17 @@ async def to_the_end(work: Coroutine[Any, Any, _Result]) -> _Result:
         raise
 
 
+async def in_own_task(work: Coroutine[Any, Any, _Result]) -> _Result:
+    """Return the result of `work`. A cancellation cancels it, and is raised at once."""
+    task = asyncio.create_task(work)
+    task.add_done_callback(lambda done: done.cancelled() or done.exception())  # retrieved, as no caller may be left
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        task.cancel()
+        raise
+
+
 async def ended(*tasks: asyncio.Future[Any]) -> list[Any]:
     """Cancel tasks, wait for their ends, and return their results or errors."""
     for task in tasks:
