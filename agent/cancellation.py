@@ -1,4 +1,4 @@
-"""Cancellation: whether this task was cancelled, work that finishes regardless, and work with a time limit."""
+"""Cancellation: of this task, and of others until they end; work that finishes regardless, or has a time limit."""
 
 import asyncio
 import contextlib
@@ -48,6 +48,24 @@ async def to_the_end(work: Coroutine[Any, Any, _Result]) -> _Result:
         with contextlib.suppress(Exception):  # the cancellation takes precedence
             await task
         raise
+
+
+async def in_own_task(work: Coroutine[Any, Any, _Result]) -> _Result:
+    """Return the result of `work`. A cancellation cancels it, and is raised at once."""
+    task = asyncio.create_task(work)
+    task.add_done_callback(lambda done: done.cancelled() or done.exception())  # retrieved, as no caller may be left
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        task.cancel()
+        raise
+
+
+async def ended(*tasks: asyncio.Future[Any]) -> list[Any]:
+    """Cancel tasks, wait for their ends, and return their results or errors."""
+    for task in tasks:
+        task.cancel()
+    return await asyncio.gather(*tasks, return_exceptions=True)
 
 
 class TimeLeft:

@@ -19,7 +19,6 @@ from gateway.composition.sandboxes import open_sandboxes
 from gateway.config.config import Config
 from gateway.data_lifecycle.retention import Retention, TrustedTime
 from gateway.errors import AirlockError
-from gateway.policy_versions.policies import Policies
 from gateway.serving.directory_locks import locked_slot, locked_state
 from gateway.serving.edge import ADMISSION, FirstMessageTimeout
 from gateway.serving.fair_loop import make_fair
@@ -28,11 +27,9 @@ from gateway.serving.listening import bind, make_server, refuse_unconfined
 from gateway.serving.prefetching_server import PrefetchingServer, follow_rpcs
 from gateway.serving.workers import Worker
 from gateway.storage.retention_store import RetentionStore
-from gateway.storage.store import Store
 from gateway.support.background import Periodic, in_background
 from gateway.support.clock import now_us
 from gateway.telemetry.rpc import RpcInterceptor
-from gateway.tenancy.tenants import Tenants
 
 if TYPE_CHECKING:
     from gateway.composition.http import Http
@@ -48,9 +45,6 @@ class Gateway:
     address: str
     http: str | None
     metrics: str | None
-    store: Store
-    tenants: Tenants
-    policies: Policies
 
 
 @contextlib.asynccontextmanager
@@ -113,7 +107,7 @@ async def running_gateway(config: Config, listen: str, worker: Worker = _ALONE) 
         # How long the event loop waits for a thread that does heavy work; the default is 5 ms.
         sys.setswitchinterval(0.001)
         at = None if http is None else http.address
-        yield Gateway(address, at, base.telemetry.metrics_address, base.store, base.tenants, base.policies)
+        yield Gateway(address, at, base.telemetry.metrics_address)
 
 
 async def _load(part: str) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any, Self, cast
 
+from agent.cancellation import ended
 from agent.models import scripted_responses
 from agent.models.scripted_model import Answer, Call, ExpectationFailed, Fault, Received, Script, Turn, envelope
 
@@ -41,9 +42,7 @@ class ScriptedModelServer(Script):
     async def __aexit__(self, *_: object) -> None:
         if self._server is not None:
             self._server.close()
-        for connection in self._connections:
-            connection.cancel()
-        await asyncio.gather(*self._connections, return_exceptions=True)
+        await ended(*self._connections)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = cast("asyncio.Task[None]", asyncio.current_task())  # a coroutine always runs in one

@@ -16,6 +16,7 @@ from typing import Any, Self
 
 from rich.console import Console
 
+from agent.cancellation import ended
 from gateway.cli import approval_view as view
 from gateway.client import AirlockError, Approval, Client, Unavailable
 
@@ -128,8 +129,7 @@ class ApprovalPrompt:
             with Keys() as keys:
                 await self._answer_all(keys, watching)
         finally:
-            watching.cancel()
-            await asyncio.gather(watching, return_exceptions=True)
+            await ended(watching)
 
     async def _watch(self) -> None:
         reported: set[str] = set()

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from agent.cancellation import ended
 from gateway.cli.command import GatewayCli, InThread
 from gateway.cli.terminal import err, out, print_json
 from gateway.errors import AirlockError
@@ -48,9 +49,7 @@ async def forward(
         await asyncio.Event().wait()
     finally:
         server.close()
-        for client in clients:
-            client.cancel()
-        await asyncio.gather(*clients, return_exceptions=True)
+        await ended(*clients)
 
 
 async def _served(
@@ -89,6 +88,4 @@ async def _relayed(connection: PortConnection, reader: asyncio.StreamReader, wri
     try:
         await asyncio.gather(*directions)
     finally:
-        for direction in directions:
-            direction.cancel()
-        await asyncio.gather(*directions, return_exceptions=True)
+        await ended(*directions)

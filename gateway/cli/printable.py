@@ -40,13 +40,10 @@ def short_arguments(arguments: Mapping[str, Any] | None) -> str:
         return "(arguments are not a JSON object)"
     rest = dict(arguments)
     first = [one_line(rest.pop(key), ARGUMENT_CHARS) for key in SUBJECTS if key in rest]
-    shown = [f"{one_line(key, 40)}={_short_value(value)}" for key, value in rest.items()]
+    shown = [
+        f"{one_line(key, 40)}={one_line(json.dumps(value, ensure_ascii=False), 60)}" for key, value in rest.items()
+    ]
     return " ".join([*first, *shown])
-
-
-def _short_value(value: object) -> str:
-    text = one_line(json.dumps(value, ensure_ascii=False), ARGUMENT_CHARS)
-    return text if len(text) <= 60 else f"{text[:59]}…"
 
 
 def output_line(line: str, limit_chars: int) -> str:

@@ -2,7 +2,7 @@
 
 Start at `rest.py` for sandboxes and at `envd_calls.py` for what is done in them; docs/e2b.md says what differs from
 E2B. What is done in a sandbox goes through the services, and so the tool path. Imports gateway layers below 16,
-agent and sandbox.
+agent, airlock and sandbox.
 
 - `face`: the routes of both faces, and the work that they have of their own.
 - `rest`, `requests`, `views`: the REST face, its bodies and its answers.

@@ -12,6 +12,7 @@ from connectrpc.code import Code
 from connectrpc.errors import ConnectError
 from connectrpc.request import RequestContext
 
+from agent.cancellation import ended
 from gateway.e2b.errors import connect_code, known, said
 from gateway.e2b.open_streams import OpenStreams
 from gateway.errors import AirlockError, Cancelled, PermissionDenied, Unauthenticated
@@ -54,9 +55,7 @@ class EnvdCall:
                 return working.result()
             raise Cancelled("the client closed the connection")
         finally:
-            left.cancel()
-            working.cancel()
-            await asyncio.gather(left, working, return_exceptions=True)
+            await ended(left, working)
 
 
 def check_user(name: str | None) -> None:

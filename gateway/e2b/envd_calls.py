@@ -22,6 +22,7 @@ from google.protobuf.json_format import ParseError
 from google.protobuf.message import DecodeError
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
+from airlock.v1.process_service_pb2 import Program
 from gateway.e2b import code_interpreter, file_transfer, views
 from gateway.e2b.access import Access
 from gateway.e2b.envd import filesystem_pb2, process_pb2
@@ -38,11 +39,12 @@ from gateway.http.calls import BODY_TIMEOUT_S
 from gateway.http.json_messages import refuse_many_parts
 from gateway.serving.limits import Tally
 from gateway.serving.map_sizes import map_sizes
+from gateway.serving.request_checks import map_limit
 from gateway.storage.e2b_store import PAUSED, E2bSandbox
 
 MESSAGE_LIMIT_BYTES = 4 * 1024 * 1024
 # Of environment variables, as many as a program may have.
-_MAP_LIMIT = 16_384
+_MAP_LIMIT = map_limit(Program, "env")
 # A stream of input may pause for so long.
 _INPUT_TIMEOUT_S = 300.0
 # A message that arrives slowly is in memory meanwhile.

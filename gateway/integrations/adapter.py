@@ -1,13 +1,15 @@
-"""What adapters share: a client by the environment, and what they make of tool results: refusals, large outputs."""
+"""What adapters share: the workspace, a client by the environment, and what they make of tool results."""
 
 import json
 import os
+import posixpath
 import re
 from collections.abc import Mapping
 from typing import Any
 
 from airlock import Client, ToolResult
 
+WORKSPACE = "/workspace"
 NOT_RUN = 126
 """The exit code of a command that did not run, as a shell has it for a file that it may not execute."""
 _EXIT_CODES: Mapping[str, int] = {"timed_out": 124, "out_of_memory": 137}
@@ -21,6 +23,11 @@ def connect(address: str, api_key: str) -> Client:
     if not key:
         raise ValueError("api_key: pass one, or set AIRLOCK_API_KEY; `airlock key create` makes a key")
     return Client(address or os.environ.get("AIRLOCK_ADDRESS", "127.0.0.1:7443"), key)
+
+
+def in_workspace(path: str | os.PathLike[str]) -> str:
+    """Return the path below the workspace; the gateway normalizes it before it judges it."""
+    return posixpath.join(WORKSPACE, path)
 
 
 def refusal(result: ToolResult) -> str:

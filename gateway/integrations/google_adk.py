@@ -13,7 +13,6 @@ executor returns a denial, and an approval that the code waits for: google-adk s
 
 import base64
 import binascii
-import posixpath
 import uuid
 from pathlib import Path
 from typing import Any
@@ -27,11 +26,9 @@ from typing_extensions import override
 
 from airlock import Client, errors
 from airlock.background_loop import shared_loop
-from gateway.integrations.adapter import connect
+from gateway.integrations.adapter import WORKSPACE, connect, in_workspace
 from gateway.integrations.os_errors import os_errors
 from gateway.integrations.programs import NOT_ALLOWED, exit_code, explained, run_program
-
-_WORKSPACE = "/workspace"
 
 
 class AirlockEnvironment(BaseEnvironment):
@@ -48,7 +45,7 @@ class AirlockEnvironment(BaseEnvironment):
     @property
     @override
     def working_dir(self) -> Path:
-        return Path(_WORKSPACE)
+        return Path(WORKSPACE)
 
     @override
     async def initialize(self) -> None:
@@ -70,13 +67,13 @@ class AirlockEnvironment(BaseEnvironment):
     @override
     async def read_file(self, path: Path) -> bytes:
         with os_errors(str(path)):
-            return await shared_loop().awaited(self._airlock.read_file(self.thread, _resolved(path)))
+            return await shared_loop().awaited(self._airlock.read_file(self.thread, in_workspace(path)))
 
     @override
     async def write_file(self, path: Path, content: str | bytes) -> None:
         data = content.encode() if isinstance(content, str) else content
         with os_errors(str(path)):
-            await shared_loop().awaited(self._airlock.write_file(self.thread, _resolved(path), data))
+            await shared_loop().awaited(self._airlock.write_file(self.thread, in_workspace(path), data))
 
 
 class AirlockCodeExecutor(BaseCodeExecutor):
@@ -106,17 +103,12 @@ class AirlockCodeExecutor(BaseCodeExecutor):
 
     async def _executed(self, thread: str, asked: CodeExecutionInput) -> CodeExecutionResult:
         for file in asked.input_files:
-            await self._airlock.write_file(thread, _resolved(file.name), _content(file))
+            await self._airlock.write_file(thread, in_workspace(file.name), _content(file))
         result = await run_program(
             self._airlock, ["python3", "-"], self.timeout_seconds, thread=thread, stdin=asked.code.encode()
         )
         stderr = explained(result.stderr, result, "python3")
         return CodeExecutionResult(stdout=result.stdout, stderr=stderr, exit_code=exit_code(result, "python3"))
-
-
-def _resolved(path: str | Path) -> str:
-    """Return the path below the workspace; the gateway normalizes it before it judges it."""
-    return posixpath.join(_WORKSPACE, str(path))
 
 
 def _content(file: File) -> bytes:

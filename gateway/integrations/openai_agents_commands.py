@@ -28,9 +28,8 @@ from agents.sandbox.session.pty_types import (
 )
 
 from airlock import Client, ToolResult, errors
-from gateway.integrations.adapter import NOT_RUN, exit_code_of, refusal, rest_of_output, whole_output
+from gateway.integrations.adapter import NOT_RUN, WORKSPACE, exit_code_of, refusal, rest_of_output, whole_output
 
-_WORKSPACE = "/workspace"
 _SHELLS = (["sh", "-lc"], ["sh", "-c"])
 
 
@@ -93,7 +92,7 @@ class Commands:
         names = await self.state.manifest.environment.resolve()
         exports = [f"export {name}={shlex.quote(value)}" for name, value in names.items()]
         root = self.state.manifest.root
-        cd = [] if root == _WORKSPACE or not self.state.workspace_root_ready else [f"cd {shlex.quote(root)} || exit"]
+        cd = [] if root == WORKSPACE or not self.state.workspace_root_ready else [f"cd {shlex.quote(root)} || exit"]
         return "\n".join([*exports, *cd, line])
 
     async def _execute(self, words: list[str], timeout_s: float | None, **options: Any) -> ToolResult:

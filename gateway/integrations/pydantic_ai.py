@@ -40,13 +40,12 @@ from pydantic_core import SchemaValidator, core_schema, to_json, to_jsonable_pyt
 
 from airlock import Client, ProgramResult, Tool, ToolResult, errors
 from airlock import FileEntry as AirlockEntry
-from gateway.integrations.adapter import connect
+from gateway.integrations.adapter import WORKSPACE, connect
 from gateway.integrations.os_errors import os_errors
 from gateway.integrations.programs import exit_code, explained, run_program
 
 _T = TypeVar("_T")
 _PROVIDER = "airlock"
-_WORKSPACE = "/workspace"
 _OUTPUT_LIMIT_BYTES = 10 * 1024 * 1024
 # The gateway validates the arguments of its tools.
 _ANY_ARGUMENTS = SchemaValidator(core_schema.dict_schema(core_schema.str_schema(), core_schema.any_schema()))
@@ -88,7 +87,7 @@ class AirlockWorkspaceBackend:
     async def working_dir(self) -> str:
         """Return /workspace; the thread is there by then."""
         await self._name()
-        return _WORKSPACE
+        return WORKSPACE
 
     async def run(
         self,
@@ -164,7 +163,7 @@ class AirlockWorkspaceBackend:
         """Remove a file, a link, or a directory with its contents; ValueError for /workspace and what holds it."""
 
         async def gone(thread: str, found: str) -> None:
-            if f"{_WORKSPACE}/".startswith(f"{found.rstrip('/')}/"):
+            if f"{WORKSPACE}/".startswith(f"{found.rstrip('/')}/"):
                 raise ValueError(f"{path} holds the workspace itself, which is not removed")
             await self._airlock.remove_file(thread, found, recursive=True)
 

@@ -12,7 +12,6 @@ Failures of the gateway or a sandbox are raised, never returned: a result is wha
 
 import asyncio
 import codecs
-import posixpath
 import uuid
 from collections.abc import AsyncGenerator
 from typing import Any
@@ -28,11 +27,9 @@ from typing_extensions import override
 
 from airlock import Client, FileEntry
 from airlock.background_loop import shared_loop
-from gateway.integrations.adapter import connect
+from gateway.integrations.adapter import WORKSPACE, connect, in_workspace
 from gateway.integrations.os_errors import os_errors
 from gateway.integrations.programs import exit_code, explained, run_program
-
-_WORKSPACE = "/workspace"
 
 
 class AirlockSandbox(Sandbox):
@@ -77,22 +74,22 @@ class AirlockSandbox(Sandbox):
     @override
     async def read_file(self, path: str, **kwargs: Any) -> bytes:
         with os_errors(path):
-            return await shared_loop().awaited(self._airlock.read_file(self.thread, _resolved(path)))
+            return await shared_loop().awaited(self._airlock.read_file(self.thread, in_workspace(path)))
 
     @override
     async def write_file(self, path: str, content: bytes, **kwargs: Any) -> None:
         with os_errors(path):
-            await shared_loop().awaited(self._airlock.write_file(self.thread, _resolved(path), content))
+            await shared_loop().awaited(self._airlock.write_file(self.thread, in_workspace(path), content))
 
     @override
     async def remove_file(self, path: str, **kwargs: Any) -> None:
         with os_errors(path):
-            await shared_loop().awaited(self._airlock.remove_file(self.thread, _resolved(path)))
+            await shared_loop().awaited(self._airlock.remove_file(self.thread, in_workspace(path)))
 
     @override
     async def list_files(self, path: str, **kwargs: Any) -> list[FileInfo]:
         async def listed() -> list[FileEntry]:
-            return [entry async for entry in self._airlock.list_files(self.thread, _resolved(path))]
+            return [entry async for entry in self._airlock.list_files(self.thread, in_workspace(path))]
 
         try:
             with os_errors(path):
@@ -104,7 +101,7 @@ class AirlockSandbox(Sandbox):
     @override
     def get_tools(self) -> list[AgentTool]:
         """Return a shell and a file editor that work in this sandbox."""
-        place = f"an isolated sandbox. Working directory: {_WORKSPACE}."
+        place = f"an isolated sandbox. Working directory: {WORKSPACE}."
         return [
             make_file_editor(
                 sandbox=self,
@@ -126,7 +123,7 @@ class AirlockSandbox(Sandbox):
             if chunk := output[stream].chunk(data):
                 loop.call_soon_threadsafe(chunks.put_nowait, chunk)
 
-        given = {"thread": self.thread, "stdin": stdin, "cwd": _resolved(cwd or "."), "env": env}
+        given = {"thread": self.thread, "stdin": stdin, "cwd": in_workspace(cwd or "."), "env": env}
         run = run_program(self._airlock, argv, timeout, on_output=take, **given)
         running = asyncio.create_task(shared_loop().awaited(run))
         running.add_done_callback(lambda _: chunks.put_nowait(None))
@@ -163,11 +160,6 @@ class _Text:
 
     def text(self) -> str:
         return "".join(self._pieces)
-
-
-def _resolved(path: str) -> str:
-    """Return the path below the workspace; the gateway normalizes it before it judges it."""
-    return posixpath.join(_WORKSPACE, path)
 
 
 def _file_info(entry: FileEntry) -> FileInfo:

@@ -3,7 +3,7 @@
 Start at `face.py` for HTTP and at `stdio.py` for a process that a client starts. Both serve what `server.py` defines,
 over a gateway.client.Client with the caller's credential, so that each call takes the tool path. The package `mcp` is
 imported when the first request arrives: a gateway whose tenants do not use MCP has no cost from it. Imports gateway
-layers below 16.
+layers below 16 and agent.
 
 - `face`: the routes /mcp and /mcp/threads/THREAD: authentication, the body, and what of a session has no state.
 - `authorization`: the answers to requests without a valid credential, and the metadata that names the issuers.

@@ -1,6 +1,5 @@
 """The handlers of the protocol's methods. Each calls the gateway with the credential of its request."""
 
-import asyncio
 import codecs
 import functools
 from collections.abc import Callable, Coroutine
@@ -23,6 +22,7 @@ from mcp_types import (
     ReadResourceResult,
 )
 
+from agent.cancellation import in_own_task
 from gateway.client import ToolResult
 from gateway.errors import AirlockError
 from gateway.mcp.asking import call_or_ask
@@ -100,7 +100,7 @@ def _answered(
     @functools.wraps(handler)
     async def answered(ctx: Context, params: P) -> R:
         try:
-            return await _in_own_task(handler(ctx, params))
+            return await in_own_task(handler(ctx, params))
         except AirlockError as error:
             raise error_of(error) from None
         except MCPError:
@@ -110,18 +110,6 @@ def _answered(
             raise MCPError(INTERNAL_ERROR, "internal error in the gateway; its log has the details") from error
 
     return answered
-
-
-async def _in_own_task(work: Coroutine[Any, Any, R]) -> R:
-    task = asyncio.create_task(work)
-    task.add_done_callback(
-        lambda done: done.cancelled() or done.exception()
-    )  # retrieved, as there may be no caller left
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        task.cancel()
-        raise
 
 
 async def _call(ctx: Context, peer: Peer, params: CallToolRequestParams) -> ToolResult:

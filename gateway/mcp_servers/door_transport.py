@@ -51,20 +51,11 @@ async def door_transport(
         read,
         anyio.create_task_group() as tasks,
     ):
-        tasks.start_soon(_read_all, answers, traffic, incoming)
+        tasks.start_soon(traffic.pass_on, _each(answers), incoming)
         try:
             yield read, write
         finally:
             tasks.cancel_scope.cancel()
-
-
-async def _read_all(answers: ReadStream[Incoming], traffic: Traffic, incoming: Any) -> None:
-    with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
-        async with incoming:  # its end is the end of the session
-            try:
-                await traffic.pass_on(_each(answers), incoming)
-            except SentTooMuch as error:
-                traffic.problem = traffic.problem or str(error)
 
 
 async def _each(answers: ReadStream[Incoming]) -> AsyncIterator[Incoming]:

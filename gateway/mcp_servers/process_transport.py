@@ -99,22 +99,12 @@ async def process_transport(process: ServerProcess, traffic: Traffic) -> AsyncGe
     incoming, read = anyio.create_memory_object_stream[Incoming](0)
     write, outgoing = anyio.create_memory_object_stream[SessionMessage](0)
     async with incoming, read, write, outgoing, anyio.create_task_group() as tasks:
-        tasks.start_soon(_read_all, process, traffic, incoming)
+        tasks.start_soon(traffic.pass_on, _messages(process, traffic), incoming, "it closed its output")
         tasks.start_soon(_write_all, process, traffic, outgoing, incoming)
         try:
             yield read, write
         finally:
             tasks.cancel_scope.cancel()
-
-
-async def _read_all(process: ServerProcess, traffic: Traffic, incoming: MemoryObjectSendStream[Incoming]) -> None:
-    with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
-        async with incoming:  # its end is the end of the session
-            try:
-                await traffic.pass_on(_messages(process, traffic), incoming)
-                traffic.problem = traffic.problem or "it closed its output"
-            except (SentTooMuch, SandboxError) as error:
-                traffic.problem = traffic.problem or str(error)
 
 
 async def _messages(process: ServerProcess, traffic: Traffic) -> AsyncIterator[Incoming]:

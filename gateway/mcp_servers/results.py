@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import hashlib
 import json
 import mimetypes
 import re
@@ -13,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from agent.messages import ToolResult
-from agent.tools.eviction import PRIVATE_DIRECTORY
+from agent.tools.eviction import PRIVATE_DIRECTORY, file_name
 from gateway.support.printable_text import printable
 from sandbox.errors import SandboxError
 from sandbox.protocols import FileSystem
@@ -63,7 +62,7 @@ class _Parts:
             self.texts.append(f"[{shown}: left out, it is not valid Base64]")
             return
         end = mimetypes.guess_extension(media_type) or ".bin"
-        path = f"{DIRECTORY}/{_file_name(self.call_id)}-{len(self.files) + 1}{end}"
+        path = f"{DIRECTORY}/{file_name(self.call_id)}-{len(self.files) + 1}{end}"
         self.files[path] = data
         self.texts.append(f"[{shown}, {len(data):,} bytes: {path}]")
 
@@ -92,9 +91,3 @@ async def result_of(answer: Mapping[str, Any], call_id: str, files: FileSystem) 
 def _short(text: object) -> str:
     shown = printable(text).replace("\n", " ")
     return shown if len(shown) <= _SHOWN_CHARS else f"{shown[:_SHOWN_CHARS]}..."
-
-
-def _file_name(call_id: str) -> str:
-    if re.fullmatch(r"[A-Za-z0-9_-]{1,64}", call_id):
-        return call_id
-    return f"call_{hashlib.sha256(call_id.encode('utf-8', 'surrogatepass')).hexdigest()[:32]}"

@@ -10,7 +10,7 @@ import asyncio
 import importlib
 import json
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -51,7 +51,6 @@ class McpServers:
     tool_calls: ToolCalls
     pins: McpPinStore
     doors: Doors | None = None
-    clock: Callable[[], float] = time.monotonic
     _entries: dict[tuple[str, str, str], Entry] = field(default_factory=dict)
     _begins: Connecting | None = None
 
@@ -203,7 +202,7 @@ class McpServers:
                     raise Unusable(str(error)) from error
         finally:
             entry.users -= 1
-            entry.used_s = self.clock()
+            entry.used_s = time.monotonic()
 
     async def _connecting(self) -> Connecting:
         """Return what begins sessions; on first use, since the package for it takes a while to import."""
@@ -217,7 +216,7 @@ class McpServers:
         unused = sorted((key for key, one in self._entries.items() if not one.users), key=self._used_s)
         over = len(self._entries) - _SESSIONS_LIMIT + 1
         for place, key in enumerate(unused):
-            if place >= over and self.clock() - self._used_s(key) < _IDLE_S:
+            if place >= over and time.monotonic() - self._used_s(key) < _IDLE_S:
                 break
             entry = self._entries.pop(key)
             if entry.session is not None:

@@ -7,11 +7,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from contextlib import contextmanager
-from typing import Any, Protocol, TypeVar
+from contextlib import contextmanager, suppress
+from typing import Any, TypeVar
 
+import anyio
+from anyio.streams.memory import MemoryObjectSendStream
 from mcp.shared.message import SessionMessage
 from mcp_types import JSONRPCNotification, JSONRPCRequest
+
+from agent.cancellation import ended
+from sandbox.errors import SandboxError
 
 MESSAGE_LIMIT_BYTES = 8 * 1024 * 1024
 _BYTES = 16 * 1024 * 1024
@@ -22,17 +27,13 @@ _MESSAGES = 10_000
 _REQUESTS = 100
 _HEEDED = frozenset({"notifications/progress", "notifications/tools/list_changed", "notifications/cancelled"})
 Incoming = SessionMessage | Exception
+Out = MemoryObjectSendStream[Incoming]
+"""Holds no message, so a slow session slows the reading."""
 T = TypeVar("T")
 
 
 class SentTooMuch(Exception):
     """A server sent more than it may; str() says what."""
-
-
-class Out(Protocol):
-    """Where messages go: a memory stream, so a slow session slows the reading."""
-
-    async def send(self, item: Incoming, /) -> None: ...
 
 
 class Traffic:
@@ -74,9 +75,7 @@ class Traffic:
                 if reading.done():
                     return await reading
             finally:
-                for task in (reading, idle):
-                    task.cancel()
-                await asyncio.gather(reading, idle, return_exceptions=True)
+                await ended(reading, idle)
 
     def received(self, data: bytes) -> None:
         """Count what was received, before any of it is parsed. Raises SentTooMuch."""
@@ -88,8 +87,17 @@ class Traffic:
         if self._marks > _MARKS or self._commas > _COMMAS:
             raise SentTooMuch("it sent more strings, lists or members than are read for one call")
 
-    async def pass_on(self, messages: AsyncIterator[Incoming], out: Out) -> None:
-        """Hand on messages that the session acts on. Raises SentTooMuch."""
+    async def pass_on(self, messages: AsyncIterator[Incoming], out: Out, at_end: str = "") -> None:
+        """Hand on messages that the session acts on. It ends with them; its problem is then `at_end`, or an error."""
+        with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
+            async with out:  # its end is the end of the session
+                try:
+                    await self._pass_on(messages, out)
+                    self.problem = self.problem or at_end
+                except (SentTooMuch, SandboxError) as error:
+                    self.problem = self.problem or str(error)
+
+    async def _pass_on(self, messages: AsyncIterator[Incoming], out: Out) -> None:
         async for incoming in messages:
             self._messages += 1
             if self._messages > _MESSAGES:

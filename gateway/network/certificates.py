@@ -13,6 +13,7 @@ import ssl
 from collections import OrderedDict
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -31,10 +32,7 @@ _LEAF_VALID = timedelta(days=7)
 _LEAF_RENEWED = timedelta(days=1)
 _LIMIT_CONTEXTS = 128
 _ORDER = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551  # of P-256
-
-
-def _utc_now() -> datetime:
-    return datetime.now(UTC)
+_utc_now: Now = partial(datetime.now, UTC)
 
 
 class CertificateAuthority:

@@ -11,7 +11,7 @@ LIMIT_BYTES = 16 * 1024
 _LIMIT_RECORDS = 64
 _LIMIT_RECORD_BYTES = 16 * 1024
 
-_HANDSHAKE = 22
+HANDSHAKE = 22
 _CLIENT_HELLO = 1
 _SERVER_NAME = 0
 _ALPN = 16
@@ -47,9 +47,14 @@ def read_client_hello(data: bytes) -> ClientHello | None:
     return None if found is None else _read(_Fields(found[0]), found[1])
 
 
+def tls_record(data: bytes) -> tuple[int, int]:
+    """Return a record's kind, and the length of what follows the 5 bytes of its head."""
+    return data[0], int.from_bytes(data[3:5], "big")
+
+
 def asks_again(answer: bytes) -> bool | None:
     """Return whether a server's answer asks for a second ClientHello, in plain text too; None: not known yet."""
-    if answer[:1] not in (b"", bytes([_HANDSHAKE])):
+    if answer[:1] not in (b"", bytes([HANDSHAKE])):
         return False
     if len(answer) < ANSWER_BYTES:
         return None
@@ -86,11 +91,11 @@ def _message(data: bytes) -> tuple[bytes, int] | None:
     at = 0
     for _ in range(_LIMIT_RECORDS):
         head = data[at : at + 5]
-        if head[:1] not in (b"", bytes([_HANDSHAKE])) or head[1:2] not in (b"", b"\x03"):
+        if head[:1] not in (b"", bytes([HANDSHAKE])) or head[1:2] not in (b"", b"\x03"):
             raise ValueError("not a TLS ClientHello")
         if len(head) < 5:
             return None
-        length = int.from_bytes(head[3:], "big")
+        _, length = tls_record(head)
         if not 0 < length <= _LIMIT_RECORD_BYTES:
             raise _malformed("the length of a record")
         message += data[at + 5 : at + 5 + length]

@@ -7,8 +7,9 @@ from collections.abc import Awaitable, Callable
 from contextlib import closing
 from typing import Literal
 
+from agent.cancellation import ended
 from gateway.network.client_bytes import ClientBytes, EndOfConnection
-from gateway.network.client_hello import ANSWER_BYTES, ClientHello, asks_again, read_client_hello
+from gateway.network.client_hello import ANSWER_BYTES, HANDSHAKE, ClientHello, asks_again, read_client_hello, tls_record
 from gateway.network.decision import denied
 from gateway.network.http_client import first_of
 from gateway.network.http_exit import serve_opened, serve_proxied, serve_tunnelled
@@ -52,8 +53,7 @@ _PROXY_HEADER = b"\r\n\r\n\0"
 # Records that may come before the second hello: cipher changes, alerts, and data that the server drops.
 _PASSED_OVER = (20, 21, 23)
 _LIMIT_PASSED_OVER = 256
-_RECORD_LIMIT_BYTES = 5 + 16 * 1024 + 256
-_HANDSHAKE_RECORD = 22
+_RECORD_LIMIT_BYTES = 16 * 1024 + 256
 
 
 async def serve(connection: socket.socket, exits: Exits) -> None:
@@ -147,8 +147,7 @@ async def _relay_checked(client: ClientBytes, upstream: socket.socket, outgoing:
         raise denied(outgoing.target, _rule(outgoing), "the client speaks HTTP to a server that spoke first") from None
     finally:
         back.close()  # at once: from here on no byte may follow
-        forward.cancel()
-        await asyncio.gather(forward, return_exceptions=True)
+        await ended(forward)
     return False
 
 
@@ -217,14 +216,14 @@ async def _pass_over(client: ClientBytes, outgoing: Outgoing, send: Callable[[in
         await asyncio.sleep(0)  # where bytes wait, nothing else here lets others have their turn
         while len(client.rest) < 5:
             await client.more()
-        kind, size = client.rest[0], 5 + int.from_bytes(client.rest[3:5], "big")
-        if kind == _HANDSHAKE_RECORD:
+        kind, length = tls_record(client.rest)
+        if kind == HANDSHAKE:
             return
-        if kind not in _PASSED_OVER or not 5 < size <= _RECORD_LIMIT_BYTES:
+        if kind not in _PASSED_OVER or not 0 < length <= _RECORD_LIMIT_BYTES:
             break
-        while len(client.rest) < size:
+        while len(client.rest) < 5 + length:
             await client.more()
-        await send(size)
+        await send(5 + length)
     raise denied(outgoing.target, _rule(outgoing), "the TLS handshake is not understood: no second ClientHello follows")
 
 

@@ -25,6 +25,7 @@ from h2.events import (
 )
 from h2.exceptions import H2Error
 
+from agent.cancellation import ended
 from gateway.network.http2_end import Arrivals, End, EndGone, Fields, StreamGone, StreamUnserved, header_bytes
 from gateway.network.http2_translated import Translated, lowered
 from gateway.network.http_client import RelayLimits, Streams
@@ -105,10 +106,7 @@ class _Relay:
                 if self._tasks:
                     await asyncio.wait(self._tasks.values(), timeout=_FINISH_S)
         finally:
-            tasks = [*ends, *self._tasks.values()]
-            for task in tasks:
-                task.cancel()
-            results = await asyncio.gather(*tasks, return_exceptions=True)
+            results = await ended(*ends, *self._tasks.values())
             with suppress(H2Error):
                 self.client.http.close_connection()
                 self.client.write()
@@ -290,9 +288,7 @@ class _Stream:
             await receiving
         finally:
             sent, received = _succeeded(sending), _succeeded(receiving)
-            sending.cancel()
-            receiving.cancel()
-            await asyncio.gather(sending, receiving, return_exceptions=True)
+            await ended(sending, receiving)
             if not (sent and received):
                 server.reset(there, ErrorCodes.CANCEL)
             if received and not sent:

@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Never, TypeVar
 
+from agent.cancellation import ended
 from gateway.network.http_request import bad, check_head
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -134,8 +135,5 @@ async def first_of(work: Coroutine[Any, Any, _T], watch: Coroutine[Any, Any, Nev
     finally:
         if watching is None:
             watch.close()
-        else:
-            watching.cancel()
         if not task.done() or watching is not None:
-            task.cancel()
-            await asyncio.gather(*filter(None, (task, watching)), return_exceptions=True)
+            await ended(*filter(None, (task, watching)))

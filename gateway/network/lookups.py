@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 
-from agent.cancellation import to_the_end
+from agent.cancellation import in_own_task, to_the_end
 from gateway.support.current_tenant import CURRENT_TENANT
 from sandbox.fair_semaphore import FairSemaphore
 
@@ -32,13 +32,8 @@ class Lookups:
 
     async def __call__(self, host: str, port: int) -> list[str]:
         """Return the addresses of a name. Raises OSError or UnicodeError. A caller that is cancelled leaves at once."""
-        looking = asyncio.create_task(self._in_turn(host, port))
-        looking.add_done_callback(lambda done: done.cancelled() or done.exception())  # also if no caller waits any more
-        try:
-            return await asyncio.shield(looking)
-        except asyncio.CancelledError:
-            looking.cancel()  # it leaves the queue, or keeps its place for as long as its thread is busy
-            raise
+        # If cancelled, it leaves the queue, or keeps its place for as long as its thread is busy.
+        return await in_own_task(self._in_turn(host, port))
 
     async def _in_turn(self, host: str, port: int) -> list[str]:
         async with self._turns.turn(CURRENT_TENANT.get() or ""):

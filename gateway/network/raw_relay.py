@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 
+from agent.cancellation import ended
 from gateway.network.http_client import PIECE_BYTES, Streams
 
 _Pass = Callable[[bytes], bytes]
@@ -39,9 +40,7 @@ async def relay_raw(
         for way in done:
             way.result()
     finally:
-        for way in ways:
-            way.cancel()
-        await asyncio.gather(*ways, return_exceptions=True)
+        await ended(*ways)
 
 
 async def _copy(

@@ -17,6 +17,7 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from agent.cancellation import ended
 from agent.messages import Attachment
 from agent.state import AgentState
 from gateway.agents import agents
@@ -338,9 +339,7 @@ class Runs:
                 live.cancel()
 
     async def stop_following(self) -> None:
-        for task in self._following:
-            task.cancel()
-        await asyncio.gather(*self._following, return_exceptions=True)
+        await ended(*self._following)
 
     async def close(self) -> None:
         """Cancel or hand over every live run and wait until everything is stored; no run starts after this.

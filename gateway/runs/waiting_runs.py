@@ -40,7 +40,6 @@ class WaitingRuns:
     _: KW_ONLY
     poll_s: float = _POLL_S
     others_after_s: float = _OTHERS_AFTER_S
-    clock: Callable[[], float] = time.monotonic
     takes_over: bool = False
     _soon: asyncio.Event = field(init=False, default_factory=asyncio.Event)
     _seen_s: Mapping[str, float] = field(init=False, default_factory=dict)
@@ -71,7 +70,7 @@ class WaitingRuns:
             await pause(self._soon, self.poll_s)
 
     async def _look(self, resume: Callable[[WaitingRun], Awaitable[None]]) -> None:
-        now_s = self.clock()
+        now_s = time.monotonic()
         abandoned = await self.store.abandoned() if self.takes_over else ()
         queued = [run for run in abandoned if run.because == "queued"]
         lost = [run for run in abandoned if run.because != "queued"]

@@ -3,7 +3,7 @@
 import asyncio
 import socket
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass, field
 from typing import Any
@@ -95,17 +95,10 @@ class ForwardedConnection:
 class PortForwarding:
     """The open connections of a process."""
 
-    def __init__(
-        self,
-        leases: Leases,
-        admin: SandboxAdmin,
-        tool_calls: ToolCalls,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, leases: Leases, admin: SandboxAdmin, tool_calls: ToolCalls) -> None:
         self._leases = leases
         self._admin = admin
         self._tool_calls = tool_calls
-        self._clock = clock
         self._open: dict[ForwardedConnection, asyncio.Future[None]] = {}
         self._closed = False
 
@@ -116,7 +109,7 @@ class PortForwarding:
         Raises NotFound if the thread has no running sandbox, or if nothing listens; QuotaExceeded, InvalidArgument, and
         Unrecorded at the end.
         """
-        by, started_s, outcome = actor(), self._clock(), "failed"
+        by, started_s, outcome = actor(), time.monotonic(), "failed"
         connection: ForwardedConnection | None = None
         try:
             async with self._leases.acquire_existing(tenant.sandbox_spec(thread)) as sandbox:
@@ -136,7 +129,7 @@ class PortForwarding:
             raise
         finally:
             if connection is not None:
-                duration_us = round((self._clock() - started_s) * 1_000_000)
+                duration_us = round((time.monotonic() - started_s) * 1_000_000)
                 entry = _entry(tenant, thread, connection, actor=by, outcome=outcome, duration_us=duration_us)
                 await to_the_end(self._ended(tenant, connection, entry))
 

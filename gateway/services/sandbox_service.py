@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
+from agent.cancellation import ended
 from airlock.v1 import sandbox_service_pb2 as pb
 from gateway.errors import Cancelled, InvalidArgument, TooLarge, Unavailable
 from gateway.sandboxes.history import HistoryReader
@@ -203,8 +204,7 @@ class SandboxService(grpc_pb.SandboxServiceServicer):
                 yield pb.ForwardPortResponse(end=True)
                 await connection.wait_for(sending)
             finally:
-                sending.cancel()
-                await asyncio.gather(sending, return_exceptions=True)
+                await ended(sending)
 
     def _message(self, tenant: Tenant, one: ListedSandbox) -> pb.Sandbox:
         stopped, since = one.state == "idle_stopped", _moment(one.since_s)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from pydantic import JsonValue
 
+from agent.cancellation import ended
 from agent.filesystem import OnOutput
 from agent.messages import ToolResult
 from agent.state import VerdictKind
@@ -62,8 +63,7 @@ class ToolService(grpc_pb.ToolServiceServicer):
                 yield pb.StreamToolCallResponse(output=pb.ToolOutput(stderr=stream == "stderr", data=data))
             yield pb.StreamToolCallResponse(result=_result(await call, asked.thread))
         finally:
-            call.cancel()
-            await asyncio.gather(call, return_exceptions=True)
+            await ended(call)
 
     @unary
     async def CancelToolCall(self, tenant: Tenant, request: pb.CancelToolCallRequest) -> pb.CancelToolCallResponse:
@@ -95,8 +95,7 @@ class ToolService(grpc_pb.ToolServiceServicer):
                 raise tool.error
             yield pb.RunCallerToolResponse(result=_result(finished, asked.thread))
         finally:
-            call.cancel()
-            await asyncio.gather(call, return_exceptions=True)
+            await ended(call)
 
     async def _call(
         self, tenant: Tenant, asked: pb.CallToolRequest, on_output: OnOutput | None = None

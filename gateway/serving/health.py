@@ -17,6 +17,7 @@ import structlog
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha._async import ReflectionServicer
 
+from agent.cancellation import ended
 from gateway.errors import Overloaded
 from gateway.serving.incoming import SEND_S, SendTimeouts
 from gateway.serving.limits import AnonymousConnections
@@ -151,10 +152,7 @@ class Health:
         try:
             yield
         finally:
-            started: list[asyncio.Future[Any]] = [*tasks, *self._checks.values()]
-            for one in started:
-                one.cancel()
-            await asyncio.gather(*started, return_exceptions=True)
+            await ended(*tasks, *self._checks.values())
 
     async def _follow(self, need: Need) -> None:
         while True:

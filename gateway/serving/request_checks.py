@@ -54,9 +54,14 @@ def check(request: object) -> None:
 def check_maps(kind: type[Message], raw: bytes) -> None:
     """Raise InvalidArgument for a map that has too many entries to be decoded. Raises DecodeError."""
     for names, entries in map_sizes(kind, raw):
-        if entries > _rules(_field(kind, names)).map.max_pairs:
+        if entries > map_limit(kind, *names):
             path, expected = ".".join(names), _expected(kind, names)
             raise InvalidArgument(f"{path}: {expected}").of_fields({path: expected})
+
+
+def map_limit(kind: type[Message], *names: str) -> int:
+    """Return how many entries a map may have, the field at the end of a path."""
+    return int(_rules(_field(kind, names)).map.max_pairs)
 
 
 def _items(message: Message) -> int:

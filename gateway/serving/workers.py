@@ -18,6 +18,7 @@ from typing import Any
 
 import structlog
 
+from agent.cancellation import ended
 from gateway.errors import Misconfigured
 from gateway.support.background import pause
 
@@ -72,9 +73,7 @@ class Workers:
             ends: list[asyncio.Future[Any]] = [serving, stopped, *self._tasks]
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            serving.cancel()
-            stopped.cancel()
-            await asyncio.gather(serving, stopped, return_exceptions=True)
+            await ended(serving, stopped)
         failed = next((task for task in self._tasks if task.done()), None)
         if failed is not None and not self._stopping.is_set():
             await self.stopped()

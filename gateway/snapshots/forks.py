@@ -206,7 +206,7 @@ class Forks:
 
         NotFound for a run without messages in the thread, WorkspaceNotSaved if the files are not known.
         """
-        said = await self._store.said_in(row.id, run_id, 0)
+        said = await self._store.said_in(row.id, run_id)
         if not said:
             raise NotFound(f"run {run_id[:64]!r} has no messages in thread {row.name!r}")
         if step is None and row.run_id == run_id:

@@ -126,10 +126,6 @@ class PolicyStore(Queries):
         """Return the changes after one, oldest first, and a few before it, in case they became visible late."""
         return [mapped(Change, row) for row in await self._database.look(_SINCE, {"after": id_ - _LATE_CHANGES})]
 
-    async def has(self, digest: str) -> bool:
-        """Return whether a text was ever in force, and so has loaded."""
-        return await self._has(policies.c.digest, policies.c.digest == digest)
-
     async def text(self, digest: str) -> str:
         """Return a version's text; NotFound for an unknown digest."""
         # A tenant's first call waits for it before it is authenticated, so no tenant's reads may delay it.

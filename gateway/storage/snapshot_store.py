@@ -298,7 +298,7 @@ class ForkStore(Queries):
         query = _ROWS.where(_MESSAGES.thread_id == thread_id, _MESSAGES.position < count)
         return (await self._all(MessageRow, query.order_by(_MESSAGES.position.desc()).limit(limit)))[::-1]
 
-    async def said_in(self, thread_id: str, run_id: str, since: int) -> Sequence[MessageRow]:
-        """Return what a run added to a thread's messages from a position on, oldest first."""
-        query = _ROWS.where(_MESSAGES.thread_id == thread_id, _MESSAGES.run_id == run_id, _MESSAGES.position >= since)
+    async def said_in(self, thread_id: str, run_id: str) -> Sequence[MessageRow]:
+        """Return what a run added to a thread's messages, oldest first."""
+        query = _ROWS.where(_MESSAGES.thread_id == thread_id, _MESSAGES.run_id == run_id)
         return await self._all(MessageRow, query.order_by(_MESSAGES.position))

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 import structlog
 
+from agent.cancellation import ended
 from agent.tool_call import Slot
 from gateway.errors import Unavailable
 from gateway.storage.database import ConstraintViolated
@@ -148,8 +149,7 @@ class OutcomeRetryQueue:
         except TimeoutError:
             log.warning("outcomes are lost: the database does not accept them", calls=list(self._late)[:100])
         if self._writing is not None:
-            self._writing.cancel()
-            await asyncio.gather(self._writing, return_exceptions=True)
+            await ended(self._writing)
 
     async def _write_all(self) -> None:
         retry_s = _FIRST_RETRY_S

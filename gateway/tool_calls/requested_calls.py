@@ -22,6 +22,7 @@ from typing import Any
 
 from pydantic import JsonValue
 
+from agent.cancellation import ended
 from agent.messages import ToolCall, ToolResult
 from agent.state import ToolExecution
 from agent.tool_call import JudgedCall
@@ -114,10 +115,7 @@ class RequestedCalls:
 
     async def close(self) -> None:
         self._closing = True
-        tasks = [known.task for known in self._under_way.values()]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await ended(*(known.task for known in self._under_way.values()))
 
     def _begin(
         self, key: tuple[str, str], request: ToolRequest, work: Coroutine[Any, Any, FinishedToolCall]

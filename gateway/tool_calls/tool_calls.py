@@ -168,7 +168,6 @@ class ToolCalls:
     _: KW_ONLY
     approvals: ApprovalStore
     quotas: Quotas
-    clock: Callable[[], float] = monotonic
     telemetry: Telemetry = _NO_TELEMETRY
     engines: ThreadEngines | None = None
     doors: Doors | None = None
@@ -190,10 +189,10 @@ class ToolCalls:
             raise InvalidArgument(f"thread: {_THREAD_LIMIT_CHARS} printable characters at most")
         key = (tenant.name, name)
         thread, looked_s = self._threads.pop(key, (None, 0.0))
-        if thread is None or self.clock() - looked_s > _THREAD_KNOWN_S:
+        if thread is None or monotonic() - looked_s > _THREAD_KNOWN_S:
             limit = tenant.policy.document.quotas.threads
             make = PRINCIPAL.get(_ANYBODY).makes_threads
-            thread, looked_s = await self.store.thread(*key, limit=limit, make=make), self.clock()
+            thread, looked_s = await self.store.thread(*key, limit=limit, make=make), monotonic()
         if self.engines is not None:
             await self.engines.refuse_other(thread)
         self._threads[key] = (thread, looked_s)
@@ -251,13 +250,13 @@ class ToolCalls:
             policy_version=tenant.policy.version,
             approver=ThreadApprover(approvals, thread, run_id, lambda: tenant.policy, facts, redactor),
             quota=quota,
-            context=CallContext(tenant.name, thread.name, run_id or "", clock=self.clock),
+            context=CallContext(tenant.name, thread.name, run_id or ""),
             journal=journal,
         )
 
     async def call(self, tenant: Tenant, new: NewCall) -> FinishedToolCall:
         """Run one call. Raises QuotaExceeded for a call that would pass later."""
-        started_s = self.clock()
+        started_s = monotonic()
         if not new.name or len(new.name) > _NAME_LIMIT_CHARS:
             raise InvalidArgument(f"name: must be the name of a tool, at most {_NAME_LIMIT_CHARS} characters")
         await self.quotas.check_stored(tenant.name, tenant.policy.document.quotas, reserved=new.past_stored)
@@ -290,7 +289,7 @@ class ToolCalls:
         result = execution.result or ToolResult.error("the call ended without a result")
         edited = await self._edited(tenant, execution)
         measured_s = new.request.duration_s if new.request is not None else None
-        duration_s = measured_s or self.clock() - started_s
+        duration_s = measured_s or monotonic() - started_s
         return FinishedToolCall(tool_path.thread.name, execution, result, duration_s, edited)
 
     async def _tools(self, tenant: Tenant, tool_path: ToolPath, new: NewCall) -> ToolExecutor:

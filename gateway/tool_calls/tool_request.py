@@ -12,7 +12,7 @@ import json
 from dataclasses import dataclass, fields
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, JsonValue, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, JsonValue
 from pydantic_core import to_json
 
 from agent.frozen import storable_text
@@ -26,9 +26,9 @@ from sandbox.protocols import ProgramResult
 
 
 def _read(stored: object) -> object:
-    if isinstance(stored, dict):
-        return stored["text"].encode() if "text" in stored else base64.b64decode(stored["base64"])
-    return base64.b64decode(stored) if isinstance(stored, str) else stored
+    if not isinstance(stored, dict):
+        return stored
+    return stored["text"].encode() if "text" in stored else base64.b64decode(stored["base64"])
 
 
 def _written(data: bytes) -> dict[str, str]:
@@ -46,9 +46,8 @@ _STREAMS = ("stdout", "stderr")
 class StoredResult(BaseModel):
     """The result of a call that is over as `tool_calls.result` has it, without secrets; the row has the rest.
 
-    It is kept for a run until its step is, and for a request id as long as that is remembered. Rows of earlier versions
-    are read too: their bytes are base64, in `content`, or in `text` and `base64`. `stdout` or `stderr` is None where
-    it is the same as `content`: bytes are stored once.
+    It is kept for a run until its step is, and for a request id as long as that is remembered. `stdout` or `stderr` is
+    None where it is the same as `content`: bytes are stored once.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -94,15 +93,6 @@ class StoredResult(BaseModel):
         for stream in _STREAMS:
             kept[stream] = self.content if kept[stream] is None else kept[stream]
         return ToolResult(**kept)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _of_an_earlier_version(cls, stored: Any) -> Any:
-        """Take a run's result whose content is among its fields."""
-        if isinstance(stored, dict) and "content" not in stored:
-            kept = {name: value for name, value in stored.items() if name not in ("text", "base64")}
-            return {**kept, "content": {name: stored[name] for name in ("text", "base64") if name in stored}}
-        return stored
 
 
 @dataclass

@@ -10,6 +10,7 @@ import ssl
 import tempfile
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 
 from cryptography import x509
@@ -22,6 +23,7 @@ from sandbox.client.certificates import authority_certificate, builder, in_pem, 
 from sandbox.tls.identity import client_context, gateway_name
 
 Now = Callable[[], datetime]
+_utc_now: Now = partial(datetime.now, UTC)
 
 # Clocks of other machines may be behind.
 _BACKDATED = timedelta(hours=1)
@@ -31,10 +33,6 @@ _GATEWAY_RENEWED = timedelta(hours=6)
 # Longer than a sandbox is meant to live: names, which are used once, end a certificate's use, not its date.
 _SANDBOX_VALID = timedelta(days=365)
 _SANDBOX_RENEWED = timedelta(days=30)
-
-
-def _utc_now() -> datetime:
-    return datetime.now(UTC)
 
 
 class ChannelAuthority:

@@ -11,12 +11,14 @@ never before. It is claimed once, for one thread, and never comes back from ther
 SandboxPool decides how many there are.
 """
 
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, Self
 
 from sandbox.client.channel_sandbox import ChannelSandbox
 from sandbox.errors import SandboxUnavailable
-from sandbox.sandbox import Sandbox, SandboxLimits, SandboxSpec
+from sandbox.sandbox import Sandbox, SandboxLimits, SandboxSpec, digest
 
 # Ids of threads' own sandboxes begin with a digest.
 _PREFIX = "pool-"
@@ -47,6 +49,11 @@ def pooled_id(suffix: str) -> str:
 def is_pooled(sandbox_id: str) -> bool:
     """Return whether a sandbox was made for the pool; it keeps its id when it is claimed."""
     return sandbox_id.startswith(_PREFIX)
+
+
+def made_digest(body: Mapping[str, Any]) -> str:
+    """Return the digest of the configuration that a container or a Pod is made by."""
+    return digest(json.dumps(body, sort_keys=True))
 
 
 @dataclass(frozen=True, eq=False)

@@ -19,7 +19,7 @@ from sandbox.engines.docker.engine_setup import BundleBroken
 from sandbox.engines.docker.lock_directory import retired
 from sandbox.engines.docker.parts import Parts
 from sandbox.engines.handshake import connected, introduced
-from sandbox.engines.pooled_sandbox import is_pooled
+from sandbox.engines.pooled_sandbox import is_pooled, made_digest
 from sandbox.engines.posture import HostKernel, weaknesses
 from sandbox.errors import PostureTooWeak, SandboxUnavailable
 from sandbox.sandbox import Owner, SandboxSpec, owner_of
@@ -52,7 +52,7 @@ class Blueprint:
         return config.container_config(spec, self.site, sandbox_id, volumes=self.volumes, pooled=pooled)
 
     def made(self, sandbox_id: str, *, pooled: str = "") -> str:
-        return config.made_digest(self.body(sandbox_id, pooled=pooled))
+        return made_digest(self.body(sandbox_id, pooled=pooled))
 
     async def verified(self, channel: Channel, sandbox_id: str) -> pb.Posture:
         """Return the posture of a sandbox, by its daemon; raises SandboxError where it is weaker than the spec."""
@@ -140,7 +140,7 @@ class Boot:
         await asyncio.shield(boot)
 
     async def _start(self, image: str, sandbox_id: str, body: dict[str, Any]) -> None:
-        body["Labels"][config.MADE_LABEL] = config.made_digest(body)
+        body["Labels"][config.MADE_LABEL] = made_digest(body)
         name = self._parts.containers.name(sandbox_id)
         try:
             await self._parts.requests.ask(docker_requests.start_container, body, name, image=image)

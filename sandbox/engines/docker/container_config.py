@@ -3,7 +3,6 @@
 Nothing here talks to Docker. Names are derived from hashes, so no text of a tenant reaches a name or a label.
 """
 
-import json
 import posixpath
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -95,11 +94,6 @@ class Site:
     runtime: Runtime
     workspace_quota: bool
     channels: str = ""
-
-
-def made_digest(body: Mapping[str, Any]) -> str:
-    """Return the digest of a container's configuration."""
-    return digest(json.dumps(body, sort_keys=True))
 
 
 def image_volumes(declared: Iterable[str]) -> tuple[str, ...]:

@@ -27,7 +27,7 @@ from sandbox.engines.docker.lock_directory import let_go, retired
 from sandbox.engines.docker.parts import Parts
 from sandbox.engines.handshake import introduced
 from sandbox.engines.pooled_checks import refuse_used, settled
-from sandbox.engines.pooled_sandbox import PooledRefused, PooledSandbox, PoolKind, pooled_id
+from sandbox.engines.pooled_sandbox import PooledRefused, PooledSandbox, PoolKind, made_digest, pooled_id
 from sandbox.errors import EngineUnavailable, SandboxError, SandboxUnavailable, reason_of
 from sandbox.sandbox import Owner, Sandbox, SandboxSpec, owner_of
 from sandbox.thread_lock import Note, ThreadLock
@@ -40,7 +40,7 @@ _FROM_POOL = "it was made ahead, for the pool"
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class DockerPooled(PooledSandbox):
-    """`made` is container_config.made_digest(), `lock` its own, behind its gate."""
+    """`made` is its made_digest(), `lock` its own, behind its gate."""
 
     made: str
     lock: ThreadLock
@@ -58,7 +58,7 @@ class DockerPool:
         blueprint = await self.boot.blueprint(kind.spec)
         sandbox_id = pooled_id(self.parts.new_suffix() + self.parts.new_suffix())
         body = blueprint.body(sandbox_id, pooled=sandbox_id)
-        made = config.made_digest(body)
+        made = made_digest(body)
         lock = self.parts.pool_locks.enter_new(sandbox_id)
         undo = partial(self._destroy, sandbox_id)
         try:

@@ -4,7 +4,6 @@ Nothing here talks to the API. Names and labels are made of hashes, so no text o
 does: environment and secrets go with each command, over the channel.
 """
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -136,11 +135,6 @@ class Site:
     def of(self, owner: Owner | None) -> Self:
         """Return what the operator says of an owner's sandboxes, or of those without one."""
         return self if owner is None else replace(self, **self.tenants.get(owner[0], {}))
-
-
-def made_digest(body: Made) -> str:
-    """Return the digest of a Pod's manifest."""
-    return digest(json.dumps(body, sort_keys=True))
 
 
 def lease(site: Site, owner: Owner) -> Made:

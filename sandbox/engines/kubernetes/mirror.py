@@ -52,7 +52,7 @@ class Mirror(Generic[_Kept]):
         """List the objects, and keep the copy from then on; raises SandboxError if they cannot be listed."""
         async with self._starting:
             if self._watching is None:
-                await self._list()
+                await self.refresh()
                 self._watching = asyncio.create_task(self._follow())
 
     async def close(self) -> None:
@@ -87,7 +87,16 @@ class Mirror(Generic[_Kept]):
 
     async def refresh(self) -> None:
         """Read all objects anew, where a copy that may be old is not enough."""
-        await self._list()
+        listed, version = await self._requests.list(*self._where)
+        found = [made for made in listed if self._mine(made)]
+        names = {made["metadata"]["name"] for made in found}
+        for made in found:
+            self.put(made)
+        for name in [*self._versions]:
+            if name not in names and self._versions[name] <= int(version):
+                del self._versions[name]
+                self._note(name, None)
+        self._version = version
 
     def _note(self, name: str, kept: _Kept | None) -> None:
         if self.items.get(name) == kept:
@@ -99,18 +108,6 @@ class Mirror(Generic[_Kept]):
         self._changed(name, kept)
         self._news.set()
         self._news = asyncio.Event()
-
-    async def _list(self) -> None:
-        listed, version = await self._requests.list(*self._where)
-        found = [made for made in listed if self._mine(made)]
-        names = {made["metadata"]["name"] for made in found}
-        for made in found:
-            self.put(made)
-        for name in [*self._versions]:
-            if name not in names and self._versions[name] <= int(version):
-                del self._versions[name]
-                self._note(name, None)
-        self._version = version
 
     async def _follow(self) -> None:
         pause_s = _FIRST_PAUSE_S
@@ -125,13 +122,13 @@ class Mirror(Generic[_Kept]):
                     pause_s = _FIRST_PAUSE_S
             except Expired:
                 log.info("the watch of %s starts anew: its version has expired", self._where[0].plural)
-                pause_s = await self._again(self._list(), pause_s)
+                pause_s = await self._again(self.refresh(), pause_s)
             except SandboxError as error:
                 log.warning("%s; it goes on in %.1f s", error, pause_s)
                 pause_s = await self._again(asyncio.sleep(pause_s), pause_s)
             except Exception:
                 log.exception("the watch of %s starts anew", self._where[0].plural)
-                pause_s = await self._again(self._list(), pause_s)
+                pause_s = await self._again(self.refresh(), pause_s)
 
     async def _again(self, work: Coroutine[Any, Any, None], pause_s: float) -> float:
         try:

@@ -26,7 +26,7 @@ from sandbox.engines.kubernetes.setup import Setup, unclaimed_name
 from sandbox.engines.kubernetes.unowned import Unowned
 from sandbox.engines.kubernetes.workloads import Held, PodWorkloads, SandboxWorkloads, Workloads
 from sandbox.engines.lifetime import Lifetime
-from sandbox.engines.pooled_sandbox import is_pooled
+from sandbox.engines.pooled_sandbox import is_pooled, made_digest
 from sandbox.errors import SandboxError, SandboxRetired, SandboxUnavailable
 from sandbox.sandbox import Owner, SandboxSpec
 from sandbox.tls.identity import sandbox_name
@@ -115,7 +115,7 @@ class Parts:
         """Return the digest of a sandbox of a spec over a thread's files."""
         pod = manifests.pod(self.site, spec, owner, record.sandbox, record.claim)
         body = self.workloads.body(pod)
-        return manifests.made_digest({**body, "limits": asdict(spec.limits)})  # a Pod cannot have all of them
+        return made_digest({**body, "limits": asdict(spec.limits)})  # a Pod cannot have all of them
 
     def new_epoch(self) -> int:
         return time.time_ns()

@@ -50,7 +50,9 @@ async def retired(parts: Parts, gate: Gate, *, attached: bool, busy: bool, named
         return await one.presence.retire(attached=attached, busy=busy) is None
     except (SandboxError, OSError) as error:
         log.info("sandbox %s does not answer: %s", gate.record.sandbox, error)
-        return named or is_over(error) or not (isinstance(error, EngineUnavailable) or await _asked_s(parts, gate))
+        return (
+            named or is_over(error) or not (isinstance(error, EngineUnavailable) or await note_unreached(parts, gate))
+        )
     finally:
         if one is not None and one is not mine:
             one.close()
@@ -70,7 +72,7 @@ async def in_use(parts: Parts, gate: Gate) -> bool:
 
 async def refuse_unreached(parts: Parts, gate: Gate, error: Exception) -> None:
     """Return if no process reaches a sandbox, so that it can be replaced; else ask, and raise SandboxUnavailable."""
-    left_s = await _asked_s(parts, gate)
+    left_s = await note_unreached(parts, gate)
     if left_s:
         raise SandboxUnavailable(
             f"the sandbox runs, and this gateway cannot reach it ({error}): the network must let the gateway reach "
@@ -85,9 +87,11 @@ async def note_reached(gate: Gate) -> None:
         await gate.write(replace(gate.record, unreached_s=0.0))
 
 
-async def note_unreached(parts: Parts, gate: Gate) -> None:
-    """Ask whether another process reaches the sandbox behind a gate, which this one does not."""
-    await _asked_s(parts, gate)
+async def note_unreached(parts: Parts, gate: Gate) -> float:
+    """Ask who reaches the sandbox behind a gate, if none does; return for how much longer others may object."""
+    if not gate.record.unreached_s:
+        await gate.write(replace(gate.record, unreached_s=parts.lifetime.clock()))
+    return _left_s(parts, gate.record)
 
 
 def unreached(parts: Parts) -> Sequence[LeftSandbox]:
@@ -97,13 +101,6 @@ def unreached(parts: Parts) -> Sequence[LeftSandbox]:
         for known in parts.leases.items.values()
         if known.record.state == "running" and known.record.unreached_s and not _left_s(parts, known.record)
     ]
-
-
-async def _asked_s(parts: Parts, gate: Gate) -> float:
-    """Ask who reaches the sandbox behind a gate, if none does; return for how much longer others may object."""
-    if not gate.record.unreached_s:
-        await gate.write(replace(gate.record, unreached_s=parts.lifetime.clock()))
-    return _left_s(parts, gate.record)
 
 
 def _left_s(parts: Parts, record: Record) -> float:

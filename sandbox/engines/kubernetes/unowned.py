@@ -52,7 +52,7 @@ class Unowned:
         version = self._unowned_version(workloads, pod)
         end = await self._removed(workloads.resource, pod, version, owner) if pod else "gone"
         if end == "removed":
-            await workloads.ended_with(None, pod)
+            await workloads.ended_with(pod)
         # Who has the Pod has its claim, too, and labels it a moment later.
         if claim and end != "another's":
             await self._removed(CLAIMS, claim, "", owner)

@@ -36,7 +36,7 @@ class Workloads(Protocol):
     def relabelled(self, labels: Mapping[str, str]) -> Made:
         """Return the change that gives what runs, and its Pod, other labels."""
 
-    async def ended_with(self, owner: Owner | None, name: str) -> None:
+    async def ended_with(self, name: str) -> None:
         """Have a Pod end whose object of `resource` is deleted."""
 
     def body(self, pod: Made) -> Made:
@@ -85,8 +85,7 @@ class PodWorkloads:
     def relabelled(self, labels: Mapping[str, str]) -> Made:
         return {"metadata": {"labels": dict(labels)}}
 
-    async def ended_with(self, owner: Owner | None, name: str) -> None:
-        del owner
+    async def ended_with(self, name: str) -> None:
         await self.ends.pod_ended(name)
 
     def body(self, pod: Made) -> Made:
@@ -132,8 +131,8 @@ class SandboxWorkloads(PodWorkloads):
         # The controller hands on those of the template, and takes back what the Pod alone was given.
         return {"metadata": metadata, "spec": {"podTemplate": {"metadata": metadata}}}
 
-    async def ended_with(self, owner: Owner | None, name: str) -> None:
-        await self.ends.pod_removed(owner, name)  # the garbage collector would take longer
+    async def ended_with(self, name: str) -> None:
+        await self.ends.pod_removed(None, name)  # the garbage collector would take longer
 
     def body(self, pod: Made) -> Made:
         return manifests.sandbox(pod)

@@ -29,6 +29,7 @@ from typing import TypeVar
 from sandbox import transition
 from sandbox.client.remote_processes import RemoteProcesses
 from sandbox.engines.engine import surplus
+from sandbox.engines.lifetime import Lifetime
 from sandbox.engines.local.local_process import LocalProcess
 from sandbox.engines.local.local_workspaces import LocalWorkspaces, remove_directory
 from sandbox.engines.local.memory_sandboxes import MemorySandbox, MemorySandboxes, RunningSandbox, StoppedSandbox
@@ -105,7 +106,7 @@ class MemoryCreation:
 
     def _fits(self, one: StoppedSandbox, spec: SandboxSpec) -> bool:
         # Environment and file rules go with each call.
-        return PoolKind.of(one.spec) == PoolKind.of(spec) and self.sandboxes.overdue_s(one) is None
+        return PoolKind.of(one.spec) == PoolKind.of(spec) and self.sandboxes.lifetime.overdue_s(one) is None
 
 
 @dataclass(frozen=True)
@@ -138,7 +139,7 @@ class MemoryEndings:
 
     async def end_calls(self, tenant: str, thread: str, *, overdue: bool = False) -> bool:
         running = self.sandboxes.running.get(owner_by_name(tenant, thread))
-        if running is None or not running.users or (overdue and self.sandboxes.overdue_s(running) is None):
+        if running is None or not running.users or (overdue and self.sandboxes.lifetime.overdue_s(running) is None):
             return False
         await self.sandboxes.end(running, transition.OVERDUE if overdue else transition.CALLS_LOST)
         return True
@@ -271,7 +272,7 @@ class MemoryEngine:
         self._temporary = root is None
         self._root = Path(tempfile.mkdtemp(prefix="airlock-memory-")) if root is None else root
         self._workspaces = workspaces = LocalWorkspaces(self._root)
-        self._sandboxes = sandboxes = MemorySandboxes(lifetime_s, on_transition, clock)
+        self._sandboxes = sandboxes = MemorySandboxes(Lifetime(lifetime_s, clock), on_transition)
         creation = MemoryCreation(sandboxes, workspaces, make_process)
         endings, files = MemoryEndings(sandboxes), MemoryFiles(sandboxes, workspaces)
 

@@ -2,12 +2,13 @@
 
 import asyncio
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
 from sandbox.client.channel_sandbox import ChannelSandbox, EngineRecord
 from sandbox.daemon.supervisor.landlock import landlock_version
+from sandbox.engines.lifetime import Lifetime
 from sandbox.engines.local.local_process import LocalProcess
 from sandbox.engines.pooled_sandbox import PoolKind
 from sandbox.sandbox import ListedSandbox, Owner, SandboxSpec, digest, owner_of
@@ -80,7 +81,10 @@ class MemorySandbox(ChannelSandbox):
             kernel=os.uname().release,
             landlock_version=max(0, landlock_version()),
         )
-        outdated, overdue_s = PoolKind.of(running.spec) != PoolKind.of(spec), partial(sandboxes.overdue_s, running)
+        outdated, overdue_s = (
+            PoolKind.of(running.spec) != PoolKind.of(spec),
+            partial(sandboxes.lifetime.overdue_s, running),
+        )
         record = EngineRecord(outdated=outdated, overdue_s=overdue_s)
         super().__init__(running.id, spec, running.channel, posture, record)
         self._running = running
@@ -106,15 +110,11 @@ class MemorySandbox(ChannelSandbox):
 
 
 class MemorySandboxes:
-    """Satisfies Register, and answers the questions of Listing.
+    """Satisfies Register, and answers the questions of Listing."""
 
-    A sandbox is overdue `lifetime_s` after it was created; None sets no limit. `clock` is in seconds since 1970.
-    """
-
-    def __init__(self, lifetime_s: float | None, on_transition: OnTransition, clock: Callable[[], float]) -> None:
-        self._lifetime_s = lifetime_s
+    def __init__(self, lifetime: Lifetime, on_transition: OnTransition) -> None:
+        self.lifetime, self.clock = lifetime, lifetime.clock
         self._on_transition = on_transition
-        self.clock = clock
         self.running: dict[Owner, RunningSandbox] = {}  # least recently used first
         self.at_rest: dict[Owner, StoppedSandbox] = {}  # longest stopped first
         # What the next sandbox of a thread waits for: the end of its predecessor, or the replacement of its files.
@@ -152,11 +152,6 @@ class MemorySandboxes:
 
     def has_not_ended(self, running: RunningSandbox) -> bool:
         return self.running.get(running.owner) is running
-
-    def overdue_s(self, one: StoppedSandbox) -> float | None:
-        """Return for how long a sandbox is past its lifetime; None if it is not."""
-        past_s = -1.0 if self._lifetime_s is None else self.clock() - (one.created_s + self._lifetime_s)
-        return past_s if past_s >= 0 else None
 
     def note_use(self, running: RunningSandbox) -> None:
         running.since_s = self.clock()

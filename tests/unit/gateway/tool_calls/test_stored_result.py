@@ -1,10 +1,6 @@
-"""A result is stored in one form, its bytes once, and rows of earlier versions are read."""
+"""A result is stored in one form, its bytes once."""
 
 from __future__ import annotations
-
-import base64
-import json
-from typing import Any
 
 import pytest
 
@@ -53,41 +49,6 @@ def test_bytes_are_stored_once_and_text_as_text() -> None:
     text = StoredResult.json_of(ToolResult(output, stdout=output), 0.0)
     assert text.count("a line of output") == 1000
     assert len(text) < 1.2 * len(output)
-
-
-def _base64(data: bytes) -> str:
-    return base64.b64encode(data).decode()
-
-
-_ENDED: dict[str, Any] = {"outcome": "exited", "is_error": False, "exit_code": 0, "evicted": None, "note": ""}
-_OF_A_REQUEST = {
-    "call_id": "c",
-    "name": "",
-    "thread": "t",
-    "verdict": None,
-    "approval_id": "apr_1",
-    "duration_s": 2.0,
-    "content": _base64(BYTES),
-    "stdout": _base64(BYTES),
-    "stderr": "",
-    "program": None,
-}
-_OF_A_RUN = {"withheld_by": "", "would_be_withheld_by": "", "duration_s": 2.0}
-
-
-@pytest.mark.parametrize(
-    "earlier, content",
-    [
-        (_OF_A_REQUEST, BYTES),
-        ({**_OF_A_RUN, "text": TEXT.decode()}, TEXT),
-        ({**_OF_A_RUN, "base64": _base64(BYTES)}, BYTES),
-    ],
-)
-def test_rows_of_earlier_versions_are_read(earlier: dict[str, Any], content: bytes) -> None:
-    stored = StoredResult.model_validate_json(json.dumps({**_ENDED, **earlier}))
-    assert (stored.result().content, stored.result().outcome, stored.duration_s) == (content, "exited", 2.0)
-    assert stored.result().stdout == (BYTES if earlier is _OF_A_REQUEST else b"")
-    assert stored.approval_id == ("apr_1" if earlier is _OF_A_REQUEST else "")
 
 
 def test_a_runs_result_is_kept_without_the_streams_that_no_model_reads() -> None:

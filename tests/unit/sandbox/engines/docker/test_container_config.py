@@ -17,10 +17,10 @@ from sandbox.engines.docker.container_config import (
     Site,
     container_config,
     image_volumes,
-    made_digest,
     user_ids,
     volume_of,
 )
+from sandbox.engines.pooled_sandbox import made_digest
 from sandbox.sandbox import SandboxLimits, SandboxSpec, digest, owner_by_name
 
 

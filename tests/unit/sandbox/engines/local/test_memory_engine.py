@@ -160,26 +160,26 @@ async def test_a_root_that_cannot_be_one_is_named(tmp_path: Path) -> None:
 
 
 async def test_a_sandbox_past_its_lifetime_is_replaced_once_it_is_unused(tmp_path: Path) -> None:
-    now_s = 0.0
+    now_s = 1000.0
     engine = MemoryEngine(root=tmp_path, lifetime_s=60, clock=lambda: now_s)
     first = await engine.create(SPEC)
     assert first.borrow()
-    now_s = 60.0
+    now_s = 1060.0
     assert first.outdated
     assert (await engine.create(SPEC)).id == first.id
     first.give_back()
     second = await engine.create(SPEC)
     assert second.id != first.id
-    now_s = 119.0
+    now_s = 1119.0
     assert await engine.stop_idle(second.id)
-    now_s = 120.0
+    now_s = 1120.0
     third = await engine.create(SPEC)
     assert (third.id != second.id, third.take_ended_processes()) == (True, 0)
     await engine.close()
 
 
 async def test_calls_in_a_sandbox_past_its_lifetime_are_ended_as_lost(tmp_path: Path) -> None:
-    now_s = 0.0
+    now_s = 1000.0
     reported: list[Transition] = []
     engine = MemoryEngine(root=tmp_path, lifetime_s=60, clock=lambda: now_s, on_transition=reported.append)
     sandbox = await engine.create(SPEC)
@@ -188,9 +188,9 @@ async def test_calls_in_a_sandbox_past_its_lifetime_are_ended_as_lost(tmp_path: 
     async with asyncio.timeout(10):
         while not list(tmp_path.rglob("begun")):
             await asyncio.sleep(0.01)
-    now_s = 59.0
+    now_s = 1059.0
     assert (sandbox.overdue_s, await engine.end_calls("tenant", "thread", overdue=True)) == (None, False)
-    now_s = 70.0
+    now_s = 1070.0
     assert (sandbox.overdue_s, sandbox.busy) == (10.0, True)
     assert await engine.end_calls(SPEC.tenant, SPEC.thread, overdue=True)
     assert (await calling).outcome == "daemon_lost"
