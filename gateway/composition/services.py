@@ -145,6 +145,7 @@ def start_work(stack: AsyncExitStack, base: Foundation, sandboxes: Sandboxes, le
         sandboxes.leases,
         approvals=asked,
         quotas=quotas,
+        heavy_work=base.heavy_work,
         telemetry=base.telemetry,
         engines=engines,
         doors=doors,

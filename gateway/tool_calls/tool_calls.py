@@ -168,6 +168,7 @@ class ToolCalls:
     _: KW_ONLY
     approvals: ApprovalStore
     quotas: Quotas
+    heavy_work: HeavyWork
     clock: Callable[[], float] = monotonic
     telemetry: Telemetry = _NO_TELEMETRY
     engines: ThreadEngines | None = None
@@ -175,7 +176,6 @@ class ToolCalls:
     late: OutcomeRetryQueue = field(default_factory=OutcomeRetryQueue)
     at_hand: Callable[[str, str], Sandbox | None] = lambda _tenant, _thread: None
     server_tools: ServerTools | None = None
-    _heavy_work: HeavyWork = field(default_factory=HeavyWork)
     _programs: ProgramCheck = field(default_factory=ProgramCheck)
     _threads: dict[tuple[str, str], tuple[Thread, float]] = field(default_factory=dict)
     _tool_paths: dict[str, ToolPath] = field(default_factory=dict)
@@ -213,7 +213,7 @@ class ToolCalls:
             network = ThreadNetwork(self.doors, thread, lambda: tenant.policy, run_id or "", agent).entered
         sandbox = ThreadSandbox(self.leases, spec, lambda: tenant.policy, claim, self._programs, network)
         document = tenant.policy.document
-        work = self._heavy_work.of(thread.tenant)
+        work = self.heavy_work.of(thread.tenant)
         redactor = Redactor(document.redaction, work)
         workspace = sandbox if redactor.idle else RedactedWorkspace(sandbox, redactor)
         approvals, telemetry = self.approvals, self.telemetry
@@ -358,7 +358,6 @@ class ToolCalls:
         if self.doors is not None:
             await self.doors.close()
         await self.late.close()
-        self._heavy_work.close()
 
     async def _tool_path(self, tenant: Tenant, thread_name: str, agent: str = "") -> ToolPath:
         """Return the path for calls that belong to no run, made once for each thread and version of the policy."""
