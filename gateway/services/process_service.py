@@ -26,6 +26,7 @@ from gateway.support.clock import MakeId, make_id
 from gateway.support.paging import page_size, paged, place_of
 from gateway.tenancy.quotas import TenantLimit
 from gateway.tenancy.tenants import Tenant
+from gateway.tool_calls.moved_bytes import counted_bytes
 from gateway.tool_calls.program_calls import (
     TOOL,
     ProcessStart,
@@ -191,18 +192,20 @@ class ProcessService(grpc_pb.ProcessServiceServicer):
         process_id = _own_id(request.id)
         reader = await self.tool_calls.process_reader(tenant, request.thread)
         offset, stop_at = request.offset, -1
-        while True:
-            wait_s = _FOLLOW_WAIT_S if request.follow else 0.0
-            page = await reader.read(process_id, stderr=request.stderr, offset=offset, wait_s=wait_s)
-            if page.data:
-                yield pb.ReadProcessResponse(offset=page.offset, data=page.data)
-            elif request.follow and not page.end:
-                await asyncio.sleep(0.05)  # a daemon that does not wait must not spin the gateway
-            offset = page.offset + len(page.data)
-            if stop_at < 0:
-                stop_at = page.size_bytes  # else a process that writes as fast as it is read would never end
-            if page.end or (not request.follow and (not page.data or offset >= stop_at)):
-                return
+        async with counted_bytes(self.tool_calls.quotas, tenant) as moved:
+            while True:
+                wait_s = _FOLLOW_WAIT_S if request.follow else 0.0
+                page = await reader.read(process_id, stderr=request.stderr, offset=offset, wait_s=wait_s)
+                if page.data:
+                    await moved(len(page.data))  # first: a caller may leave at any piece
+                    yield pb.ReadProcessResponse(offset=page.offset, data=page.data)
+                elif request.follow and not page.end:
+                    await asyncio.sleep(0.05)  # a daemon that does not wait must not spin the gateway
+                offset = page.offset + len(page.data)
+                if stop_at < 0:
+                    stop_at = page.size_bytes  # else a process that writes as fast as it is read would never end
+                if page.end or (not request.follow and (not page.data or offset >= stop_at)):
+                    return
 
     @unary
     async def WriteProcess(self, tenant: Tenant, request: pb.WriteProcessRequest) -> pb.WriteProcessResponse:
@@ -213,6 +216,7 @@ class ProcessService(grpc_pb.ProcessServiceServicer):
         async def write(sandbox: ThreadSandbox) -> Process:
             log.debug("process input", **_whose(tenant, request.thread, request.id), bytes=len(request.data))
             offset = request.offset if request.HasField("offset") else None
+            await moved(len(request.data))  # also what the process does not take
             return await sandbox.write_process(
                 request.id,
                 request.data,
@@ -223,8 +227,9 @@ class ProcessService(grpc_pb.ProcessServiceServicer):
             )
 
         _own_id(request.id)
-        with self._writes.hold(tenant.name):
-            process = await self._changed(tenant, request, "write", write, len(request.data))
+        async with counted_bytes(self.tool_calls.quotas, tenant) as moved:
+            with self._writes.hold(tenant.name):
+                process = await self._changed(tenant, request, "write", write, len(request.data))
         return pb.WriteProcessResponse(process=process)
 
     async def _changed(
