@@ -239,12 +239,14 @@ class ProcessService(grpc_pb.ProcessServiceServicer):
         kind: str,
         change: Callable[[ThreadSandbox], Awaitable[Process]],
         size_bytes: int = 0,
+        *,
+        only_ends: bool = False,
         **details: int,
     ) -> pb.Process:
         """Change a process, within the tenant's rate limit, record it in the audit, and return the process."""
         _known_id(request.id)
         sandbox = await self.tool_calls.sandbox(tenant, request.thread)
-        await self.tool_calls.take_place(tenant)
+        await self.tool_calls.take_place(tenant, only_ends=only_ends)
         process = await change(sandbox)
         await self.tool_calls.record(process_entry(tenant, request.thread, kind, request.id, size_bytes, **details))
         return process_message(process)
@@ -273,7 +275,7 @@ class ProcessService(grpc_pb.ProcessServiceServicer):
     async def KillStrays(self, tenant: Tenant, request: pb.KillStraysRequest) -> pb.KillStraysResponse:
         sandbox = await self.tool_calls.sandbox(tenant, request.thread)
         log.debug("strays are killed", tenant=tenant.name, thread=request.thread or "default")
-        await self.tool_calls.take_place(tenant)
+        await self.tool_calls.take_place(tenant, only_ends=True)
         found, left = await sandbox.kill_strays()
         if found:
             await self.tool_calls.record(process_entry(tenant, request.thread, "kill_strays", left=left))
@@ -288,7 +290,9 @@ class ProcessService(grpc_pb.ProcessServiceServicer):
 
     @unary
     async def RemoveProcess(self, tenant: Tenant, request: pb.RemoveProcessRequest) -> pb.RemoveProcessResponse:
-        process = await self._changed(tenant, request, "remove", lambda sandbox: sandbox.remove_process(request.id))
+        process = await self._changed(
+            tenant, request, "remove", lambda sandbox: sandbox.remove_process(request.id), only_ends=True
+        )
         return pb.RemoveProcessResponse(process=process)
 
 

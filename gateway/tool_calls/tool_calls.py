@@ -322,9 +322,15 @@ class ToolCalls:
         """Return a thread's sandbox, for operations on what judged calls started in it."""
         return (await self._tool_path(tenant, thread_name)).sandbox
 
-    async def take_place(self, tenant: Tenant) -> None:
-        """Take a place in the tenant's minute for an operation on what a judged call started; QuotaExceeded."""
-        await self.quotas.take_place(tenant.name, tenant.policy.document.quotas)
+    async def take_place(self, tenant: Tenant, *, only_ends: bool = False) -> None:
+        """Take a place in the tenant's minute for an operation on what a judged call started; QuotaExceeded.
+
+        Beyond the tenant's stored bytes there is none, as for calls, but for one that `only_ends` what is there.
+        """
+        limits = tenant.policy.document.quotas
+        if not only_ends:
+            await self.quotas.check_stored(tenant.name, limits)
+        await self.quotas.take_place(tenant.name, limits)
 
     async def specs(self, tenant: Tenant) -> Sequence[ToolSpec]:
         """Return the tools of a tenant's threads, without making a sandbox."""

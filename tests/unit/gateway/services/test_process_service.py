@@ -42,6 +42,7 @@ from gateway.storage.database import Database
 from gateway.storage.entities import Thread
 from gateway.storage.store import Store
 from gateway.storage.tables import audit_records
+from gateway.tenancy import quotas
 from gateway.tenancy.tenants import Tenant
 from gateway.tool_calls import moved_bytes, program_calls
 from gateway.tool_calls.requested_calls import RequestedPrograms
@@ -525,12 +526,38 @@ async def test_what_is_done_to_processes_has_its_place_in_the_tenants_minute(
     assert set(done) <= {"write", "signal", "resize", "remove", "kill_strays"}
 
 
-def _limited(monkeypatch: pytest.MonkeyPatch, **quotas: int) -> QuotasSection:
+def _limited(monkeypatch: pytest.MonkeyPatch, **limits: int) -> QuotasSection:
     """Give the tenant quotas."""
-    section = QuotasSection(**quotas)
+    section = QuotasSection(**limits)
     policy = Policy(PolicyDocument(version=1, rules=(ANY_COMMAND,), quotas=section))
     monkeypatch.setitem(SERVED, "t", Tenant("t", policy, ModelSettings(), {}))
     return section
+
+
+async def test_past_the_tenants_stored_bytes_processes_are_only_ended(
+    client: Client, sandbox: FakeSandbox, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(quotas, "_STORED_KNOWN_S", -1.0)
+    await client.run_program(["ls"], thread="t")  # whose row in the journal is more than the quota
+    _limited(monkeypatch, stored_bytes=1)
+
+    async def asked(*_: Any, **__: Any) -> Process:
+        return process()
+
+    monkeypatch.setattr(sandbox, "resize", asked, raising=False)
+    monkeypatch.setattr(sandbox, "remove", asked, raising=False)
+    for change in (
+        client.write_process("t", "p", b"x"),
+        client.signal_process("t", "p", 15),
+        client.resize_process("t", "p", 1, 1),
+    ):
+        with pytest.raises(QuotaExceeded) as caught:
+            await change
+        assert caught.value.details["quota"] == "stored_bytes"
+    assert await _operations(database) == []
+    await client.remove_process("t", "p")
+    await client.kill_strays("t")
+    assert await _operations(database) == ["remove", "kill_strays"]
 
 
 async def test_bytes_to_and_from_processes_are_counted_and_refuse_more_of_them(
@@ -574,9 +601,9 @@ async def test_output_that_is_followed_for_long_is_counted_in_sums_and_ends_with
     sums: list[int] = []
     add = tool_calls.quotas.add
 
-    async def noted(tenant: str, quotas: QuotasSection, amounts: Mapping[str, int]) -> None:
+    async def noted(tenant: str, limits: QuotasSection, amounts: Mapping[str, int]) -> None:
         sums.append(amounts["bytes_per_day"])
-        await add(tenant, quotas, amounts)
+        await add(tenant, limits, amounts)
 
     monkeypatch.setattr(tool_calls.quotas, "add", noted)
     with pytest.raises(QuotaExceeded, match="bytes_per_day"):
