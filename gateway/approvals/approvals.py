@@ -36,6 +36,7 @@ from gateway.storage.approval_store import (
 )
 from gateway.support.background import pause
 from gateway.support.clock import make_id
+from gateway.support.heavy_work import Work, at_once
 from gateway.support.paging import PAGE_LIMIT, Place, page_size, paged, place_of
 from gateway.tenancy.tenants import Tenant
 
@@ -61,11 +62,15 @@ class _Given:
 
 @dataclass(eq=False)
 class Approvals:
-    """The approvals of every tenant. `resolved` is called with each approval that is answered here."""
+    """The approvals of every tenant. `resolved` is called with each approval that is answered here.
+
+    `work_of` returns what does work in turns of a tenant.
+    """
 
     store: ApprovalStore
     prepare: Prepare = lambda _, call: JudgedCall.of(call)
     resolved: Callable[[Approval], None] = lambda _: None
+    work_of: Callable[[str], Work] = lambda _tenant: at_once
     poll_s: float = _POLL_S
     _closing: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -155,7 +160,7 @@ class Approvals:
         given = _Given(answer, by, Redactor(tenant.policy.document.redaction).shown(message), arguments_json)
         approval, first, granted = await self.get(tenant, approval_id), False, {}
         if approval.status == PENDING:
-            resolution = self._resolution(tenant, approval, given)
+            resolution = await self._resolution(tenant, approval, given)
             try:
                 first = await self.store.resolve(approval, resolution)
             except TooManyGrants as many:
@@ -167,7 +172,7 @@ class Approvals:
             approval = await self.get(tenant, approval_id)
             granted = {"grant_id": resolution.grant.id} if resolution.grant is not None else {}
         if not first:
-            if self._is_repeated(tenant, approval, given):
+            if await self._is_repeated(tenant, approval, given):
                 return approval
             raise _already(approval)
         whose = {"tenant": tenant.name, "thread": approval.thread, "run_id": approval.run_id}
@@ -177,20 +182,24 @@ class Approvals:
         self.resolved(approval)
         return approval
 
-    def _is_repeated(self, tenant: Tenant, approval: Approval, given: _Given) -> bool:
+    async def _is_repeated(self, tenant: Tenant, approval: Approval, given: _Given) -> bool:
         """Return whether an approval has just this answer, even if its call has run since."""
         answered = (approval.answer, approval.resolved_by, approval.message or "")
         if answered != (given.answer, given.by[:128], given.message):
             return False
         if given.answer != "edit":
             return True
-        judged = self.prepare(tenant, _edited_call(approval, given.arguments_json))
-        return call_digest(tenant.name, judged, approval.policy_version) == approval.edited_digest
+        return await self.work_of(tenant.name)(self._edited_digest, tenant, approval, given) == approval.edited_digest
 
-    def _resolution(self, tenant: Tenant, approval: Approval, given: _Given) -> Resolution:
+    def _edited_digest(self, tenant: Tenant, approval: Approval, given: _Given) -> str:
+        judged = self.prepare(tenant, _edited_call(approval, given.arguments_json))
+        return call_digest(tenant.name, judged, approval.policy_version)
+
+    async def _resolution(self, tenant: Tenant, approval: Approval, given: _Given) -> Resolution:
         answer, grant = given.answer, None
         if answer == "edit":
-            return self._edit(tenant, approval, given)
+            # In a turn: a short line may take long, too, and few calls are edited.
+            return await self.work_of(tenant.name)(self._edit, tenant, approval, given)
         if answer in ("allow_run", "allow_thread"):
             if not approval.proposed_rule:
                 raise InvalidArgument(

@@ -18,6 +18,7 @@ from gateway.storage.migration import NEWEST
 from gateway.storage.policy_store import PolicyStore
 from gateway.storage.store import Store
 from gateway.support.clock import make_id
+from gateway.support.heavy_work import HeavyWork
 from gateway.support.version import airlock_version
 from gateway.telemetry.gauges import counted
 from gateway.telemetry.telemetry import Telemetry, opened
@@ -41,6 +42,7 @@ class Foundation:
     policies: Policies
     tenants: Tenants
     store: Store
+    heavy_work: HeavyWork
 
 
 async def open_foundation(stack: AsyncExitStack, config: Config, worker: Worker) -> Foundation:
@@ -55,7 +57,8 @@ async def open_foundation(stack: AsyncExitStack, config: Config, worker: Worker)
     instance = await shared_instance(database, config.path(config.state_dir))
     policies = await stack.enter_async_context(policies_in_force(config, database, telemetry))
     tenants, store = Tenants(config, policies), Store(database, gateway=process_id)
-    return Foundation(config, process_id, instance, database, telemetry, policies, tenants, store)
+    stack.callback((heavy_work := HeavyWork()).close)
+    return Foundation(config, process_id, instance, database, telemetry, policies, tenants, store, heavy_work)
 
 
 @contextlib.asynccontextmanager

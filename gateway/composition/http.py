@@ -41,7 +41,7 @@ class Http:
     @contextlib.asynccontextmanager
     async def serving(self, base: Foundation, services: Services) -> AsyncIterator[None]:
         """Serve until the block ends; Misconfigured if the TLS files are unusable."""
-        calls = Calls(self.services)
+        calls = Calls(self.services, base.heavy_work)
         json_calls = JsonCalls(calls, service_files())
         mcp = McpFace(calls, Authorization.of(self._config, services.authenticate))
         e2b = self._e2b(base, services)

@@ -57,7 +57,7 @@ async def make_doors(base: Foundation) -> Doors:
 
     records = ConnectionRecords(ConnectionStore(base.database, gateway=base.process_id), measured)
     rules = ThreadRules(EgressRules(E2bStore(base.database)).of)
-    return Doors(ApprovalStore(base.database), records, openings.__getitem__, rules)
+    return Doors(ApprovalStore(base.database), records, openings.__getitem__, base.heavy_work, rules)
 
 
 def _trust(base: Foundation, *protocols: str) -> ssl.SSLContext:

@@ -144,6 +144,7 @@ def start_work(stack: AsyncExitStack, base: Foundation, sandboxes: Sandboxes, le
         sandboxes.leases,
         approvals=asked,
         quotas=quotas,
+        heavy_work=base.heavy_work,
         telemetry=base.telemetry,
         engines=engines,
         doors=doors,
@@ -173,7 +174,7 @@ def start_work(stack: AsyncExitStack, base: Foundation, sandboxes: Sandboxes, le
     lease.lost = runs.abandon_all
     requested = RequestedCalls(tool_calls, base.store, lingering=ADMISSION.lingering)
     stack.push_async_callback(requested.close)
-    approvals = Approvals(asked, tool_calls.prepare, lambda _: waiting.look())
+    approvals = Approvals(asked, tool_calls.prepare, lambda _: waiting.look(), base.heavy_work.of)
     return Work(quotas, tool_calls, requested, runs, approvals, snapshots)
 
 

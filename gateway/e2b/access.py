@@ -69,10 +69,8 @@ class Access:
 
     async def token_holder(self, request: Request, sandbox: E2bSandbox) -> tuple[Tenant, InProcessClient]:
         """Return the tenant of the caller of envd's face, and a client for it. Raises Unauthenticated."""
-        headers = request.headers
-        token = headers.get("x-access-token") or headers.get("e2b-traffic-access-token", "")
-        key_id = token.partition(".")[0]
-        if not token or not hmac.compare_digest(token.encode(), access_token(sandbox, key_id).encode()):
+        key_id = key_of_token(request, sandbox)
+        if key_id is None:
             raise self._denied(
                 request, "X-Access-Token: it is not valid for this sandbox; connect to the sandbox again"
             )
@@ -121,6 +119,15 @@ def access_token(sandbox: E2bSandbox, key_id: str) -> str:
     """Return the access token of a key for a sandbox."""
     mac = hmac.new(sandbox.secret.encode(), key_id.encode(), hashlib.sha256).hexdigest()
     return f"{key_id}.{mac}"
+
+
+def key_of_token(request: Request, sandbox: E2bSandbox) -> str | None:
+    """Return the key whose access token a request has, which may be revoked; None if it has none of the sandbox."""
+    headers = request.headers
+    token = headers.get("x-access-token") or headers.get("e2b-traffic-access-token", "")
+    key_id = token.partition(".")[0]
+    is_own = bool(token) and hmac.compare_digest(token.encode(), access_token(sandbox, key_id).encode())
+    return key_id if is_own else None
 
 
 def _tenant_of(who: Principal) -> Tenant:

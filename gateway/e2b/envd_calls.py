@@ -24,7 +24,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from airlock.v1.process_service_pb2 import Program
 from gateway.e2b import code_interpreter, file_transfer, views
-from gateway.e2b.access import Access
+from gateway.e2b.access import Access, key_of_token
 from gateway.e2b.envd import filesystem_pb2, process_pb2
 from gateway.e2b.envd_call import EnvdCall, streaming, unary
 from gateway.e2b.envd_face import CODE_PORT, ENVD_PORT, Receive, Scope, Send, ToSandbox
@@ -127,6 +127,9 @@ class EnvdCalls:
             call = await self._call(asked, sandbox)
             return await call.while_there(code_interpreter.answered(call, request, asked.path))
         if asked.path == "/health" and request.method == "GET":
+            # E2B asks for no token here, but the SDKs send it. Without it a sandbox looks like one that is not there.
+            if key_of_token(request, sandbox) is None:
+                raise Gone.of(asked.sandbox_id)
             self._refuse_paused(sandbox)
             return Response(status_code=204)
         call = await self._call(asked, sandbox)

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
 
@@ -37,7 +37,7 @@ class Calls:
     """Makes calls for HTTP requests."""
 
     services: InProcessServices
-    coding: HeavyWork = field(default_factory=HeavyWork)
+    coding: HeavyWork
     """Codes large messages."""
 
     def client(self, request: Request) -> InProcessClient:

@@ -296,8 +296,8 @@ class Doors:
     records: ConnectionRecords
     opening: Callable[[str], Opening]
     """Returns what a tenant's connections are opened with."""
+    heavy_work: HeavyWork
     rules: ThreadRules = field(default_factory=ThreadRules)
-    _heavy_work: HeavyWork = field(default_factory=HeavyWork)
     _shared: defaultdict[str, TenantUse] = field(default_factory=lambda: defaultdict(TenantUse))
     _doors: dict[str, Door] = field(default_factory=dict)
     _opening: dict[str, asyncio.Lock] = field(default_factory=dict)
@@ -318,7 +318,7 @@ class Doors:
                 door = None
             if door is None and policy().connects:
                 self._forget_dead()
-                connections = ConnectionPolicy(thread, policy, self.approvals, self._heavy_work.of(thread.tenant))
+                connections = ConnectionPolicy(thread, policy, self.approvals, self.heavy_work.of(thread.tenant))
                 opening, shared = self.opening(thread.tenant), self._shared[thread.tenant]
                 door = Door(sandbox, connections, self.records, opening, shared)
                 await door.open()
@@ -335,7 +335,6 @@ class Doors:
         while self._doors:
             await self._doors.popitem()[1].close()
         await self.records.close()
-        self._heavy_work.close()
 
 
 @dataclass(eq=False)

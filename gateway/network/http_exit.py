@@ -5,6 +5,7 @@ import socket
 import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from functools import partial
 
 from gateway.network.client_bytes import ClientBytes
@@ -152,14 +153,17 @@ class HttpExit:
     async def dial_early(self) -> None:
         """Connect before the client's first request, to see which protocol the server chooses.
 
-        If that fails the first request gets the reason, for it is tried again then.
+        If that fails it is on record, and the first request tries again.
         """
         begun = self._current
         if begun is None:
             return
         try:
             self._server = await self._secured(await begun.dial(), begun.target, self._exits.opening.trust().http2)
-        except Refused:
+        except Refused as refused:
+            failed = replace(begun)
+            failed.refuse(refused)
+            self._record(failed)
             begun.refused, begun.outcome, begun.address = None, "", ""
             return
         self.protocol = _negotiated(self._server)

@@ -134,7 +134,7 @@ class _Relay:
                 await relay_raw(
                     (self.client.reader, self.client.writer),
                     (transfer.reader, transfer.writer),
-                    early=(self.client.take(), transfer.outbound.trailing_data[0]),
+                    early=(self.client.take(), transfer.rest),
                     moved=transfer.moved,
                     received=exchange.received,
                     flush=exchange.flush,

@@ -32,8 +32,8 @@ _LIMIT_METHOD = 32
 # Of a request's target: what other servers take. Its path is kept, in each way to read it, while the request may be
 # under way.
 _LIMIT_TARGET_BYTES = 8 * 1024
-# Of a request's header fields, of which 64 KiB have room for ten thousands: what they cost is by the field.
-_LIMIT_FIELDS = 200
+FIELDS_LIMIT = 200
+"""Of the header fields of a message, of which 64 KiB have room for ten thousands: what they cost is by the field."""
 _HOP = frozenset({b"connection", b"keep-alive", b"te", b"upgrade", b"http2-settings"})
 # What frames or routes a message: neither may Connection name it, nor a trailer carry it (RFC 9110, 6.5.1).
 _FRAMING = frozenset({b"content-length", b"transfer-encoding", b"host"})
@@ -107,8 +107,8 @@ def bad(reason: str, status: int = 400) -> Refused:
 
 def check_field_count(count: int) -> None:
     """Raise Refused for a request with too many header fields."""
-    if count > _LIMIT_FIELDS:
-        raise bad(f"the request has {count} header fields; send at most {_LIMIT_FIELDS}", 431)
+    if count > FIELDS_LIMIT:
+        raise bad(f"the request has {count} header fields; send at most {FIELDS_LIMIT}", 431)
 
 
 def check_head(head: bytes) -> None:

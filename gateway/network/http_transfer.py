@@ -1,6 +1,7 @@
 """One request on its way to one server, and its answer on the way back, at the same time and in pieces."""
 
 import asyncio
+import re
 from collections.abc import Callable
 from http import HTTPStatus
 from typing import Never, Protocol
@@ -8,10 +9,21 @@ from typing import Never, Protocol
 import h11
 
 from gateway.network.http_client import ANSWER_PIECE_BYTES, Client, RelayLimits, Streams
-from gateway.network.http_request import Headers, ProxyRequest, Refused, bad, end_to_end, refusal, trailers
+from gateway.network.http_request import (
+    FIELDS_LIMIT,
+    Headers,
+    ProxyRequest,
+    Refused,
+    bad,
+    end_to_end,
+    refusal,
+    trailers,
+)
 from gateway.network.upstream import Exchange
 
 _UPGRADE = ((b"Connection", b"Upgrade"), (b"Upgrade", b"websocket"))
+# So many lines at most, or what has none.
+_LINES = re.compile(rb"(?:[^\n]*\n){1,%d}|[^\n]+" % FIELDS_LIMIT)
 
 
 class Asking(Protocol):
@@ -107,13 +119,20 @@ class Transfer:
         self._request = request
         self._count = count
         self._more = more
+        self._unread = b""
+        self._has_trailers = True
         self._timer: asyncio.Timeout | None = None
         self._idle_s = 0.0
 
     @property
     def leaves_server_usable(self) -> bool:
         """Whether the server's connection is where another request may be sent."""
-        return set(self.outbound.states.values()) == {h11.DONE} and not self.outbound.trailing_data[0]
+        return set(self.outbound.states.values()) == {h11.DONE} and not self.rest
+
+    @property
+    def rest(self) -> bytes:
+        """What the server has sent after its answer."""
+        return self.outbound.trailing_data[0] + self._unread
 
     def limited(self, idle_s: float) -> asyncio.Timeout:
         """Return a time limit that begins anew whenever bytes move."""
@@ -197,14 +216,33 @@ class Transfer:
                 raise self.failed("bad_gateway", f"the server {how}") from error
             if event is not h11.NEED_DATA:
                 assert isinstance(event, h11.Event)  # noqa: S101 - PAUSED is for what comes after the end
+                if isinstance(event, h11.Response | h11.InformationalResponse | h11.EndOfMessage):
+                    self._check_field_count(len(event.headers))
+                if isinstance(event, h11.Response):
+                    self._has_trailers = b"transfer-encoding" in dict(event.headers)
                 return event
+            # What h11 keeps now are whole lines of a head or of trailers, and the beginning of one more.
+            self._check_field_count(self.outbound.trailing_data[0].count(b"\n") - 1)
+            self.outbound.receive_data(await self._read())
+
+    async def _read(self) -> bytes:
+        """Return the next bytes of the server, a few lines where h11 might read them all as fields."""
+        if not self._unread:
             try:
-                data = await self.reader.read(ANSWER_PIECE_BYTES)
+                self._unread = await self.reader.read(ANSWER_PIECE_BYTES)
             except OSError as error:
                 raise self.failed("bad_gateway", "the connection to the server broke") from error
-            self.heard = self.heard or bool(data)
-            self.moved(0, len(data))
-            self.outbound.receive_data(data)
+            self.heard = self.heard or bool(self._unread)
+            self.moved(0, len(self._unread))
+        lines = _LINES.match(self._unread) if self._has_trailers else None
+        end = len(self._unread) if lines is None else lines.end()
+        data, self._unread = self._unread[:end], self._unread[end:]
+        return data
+
+    def _check_field_count(self, count: int) -> None:
+        """Raise Refused for a head, or trailers, with too many fields: they cost by the field."""
+        if count > FIELDS_LIMIT:
+            raise self.failed("bad_gateway", f"the server's answer has more than {FIELDS_LIMIT} header fields")
 
     def _changed(self, event: h11.Response | h11.InformationalResponse) -> h11.Event:
         """Return the head of an answer as the client may see it; the server's own words for its status are left out."""

@@ -116,6 +116,7 @@ class PortForwarding:
                 if sandbox is None:
                     raise await self._admin.missing(tenant, thread)
                 quotas, place = tenant.policy.document.quotas, CallQuota(make_id("forward"))
+                await self._tool_calls.quotas.check_stored(tenant.name, quotas)
                 await self._tool_calls.quotas.take_call(tenant.name, place, (), quotas)
                 with closing(await sandbox.network.connect(port)) as tunnel:
                     connection = ForwardedConnection(port, sandbox, tunnel)

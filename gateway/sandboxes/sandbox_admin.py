@@ -87,7 +87,7 @@ class SandboxAdmin:
         removed. SandboxBusy while it has calls, QuotaExceeded as for a call, since restarting costs the engine as much
         as creating.
         """
-        await self._tool_calls.take_place(tenant)
+        await self._tool_calls.take_place(tenant, only_ends=True)
 
         async def stopped() -> ListedSandbox | None:
             before = self._engine.stopped(tenant.sandbox_spec(thread))
@@ -110,7 +110,7 @@ class SandboxAdmin:
         if row.run_id is not None:
             raise busy_with(thread, row.run_id)
         await self._tool_calls.thread(tenant, thread)  # OtherEngine, if its files are on another engine
-        await self._tool_calls.take_place(tenant)
+        await self._tool_calls.take_place(tenant, only_ends=True)
 
         async def removed() -> tuple[ListedSandbox | None, bool]:
             was = await self._engine.remove_of(tenant.name, thread)

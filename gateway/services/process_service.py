@@ -26,6 +26,7 @@ from gateway.support.clock import make_id
 from gateway.support.paging import page_size, paged, place_of
 from gateway.tenancy.quotas import TenantLimit
 from gateway.tenancy.tenants import Tenant
+from gateway.tool_calls.moved_bytes import counted_bytes
 from gateway.tool_calls.program_calls import (
     TOOL,
     ProcessStart,
@@ -190,18 +191,20 @@ class ProcessService(grpc_pb.ProcessServiceServicer):
         process_id = _own_id(request.id)
         reader = await self.tool_calls.process_reader(tenant, request.thread)
         offset, stop_at = request.offset, -1
-        while True:
-            wait_s = _FOLLOW_WAIT_S if request.follow else 0.0
-            page = await reader.read(process_id, stderr=request.stderr, offset=offset, wait_s=wait_s)
-            if page.data:
-                yield pb.ReadProcessResponse(offset=page.offset, data=page.data)
-            elif request.follow and not page.end:
-                await asyncio.sleep(0.05)  # a daemon that does not wait must not spin the gateway
-            offset = page.offset + len(page.data)
-            if stop_at < 0:
-                stop_at = page.size_bytes  # else a process that writes as fast as it is read would never end
-            if page.end or (not request.follow and (not page.data or offset >= stop_at)):
-                return
+        async with counted_bytes(self.tool_calls.quotas, tenant) as moved:
+            while True:
+                wait_s = _FOLLOW_WAIT_S if request.follow else 0.0
+                page = await reader.read(process_id, stderr=request.stderr, offset=offset, wait_s=wait_s)
+                if page.data:
+                    await moved(len(page.data))  # first: a caller may leave at any piece
+                    yield pb.ReadProcessResponse(offset=page.offset, data=page.data)
+                elif request.follow and not page.end:
+                    await asyncio.sleep(0.05)  # a daemon that does not wait must not spin the gateway
+                offset = page.offset + len(page.data)
+                if stop_at < 0:
+                    stop_at = page.size_bytes  # else a process that writes as fast as it is read would never end
+                if page.end or (not request.follow and (not page.data or offset >= stop_at)):
+                    return
 
     @unary
     async def WriteProcess(self, tenant: Tenant, request: pb.WriteProcessRequest) -> pb.WriteProcessResponse:
@@ -212,6 +215,7 @@ class ProcessService(grpc_pb.ProcessServiceServicer):
         async def write(sandbox: ThreadSandbox) -> Process:
             log.debug("process input", **_whose(tenant, request.thread, request.id), bytes=len(request.data))
             offset = request.offset if request.HasField("offset") else None
+            await moved(len(request.data))  # also what the process does not take
             return await sandbox.write_process(
                 request.id,
                 request.data,
@@ -222,8 +226,9 @@ class ProcessService(grpc_pb.ProcessServiceServicer):
             )
 
         _own_id(request.id)
-        with self._writes.hold(tenant.name):
-            process = await self._changed(tenant, request, "write", write, len(request.data))
+        async with counted_bytes(self.tool_calls.quotas, tenant) as moved:
+            with self._writes.hold(tenant.name):
+                process = await self._changed(tenant, request, "write", write, len(request.data))
         return pb.WriteProcessResponse(process=process)
 
     async def _changed(
@@ -233,12 +238,14 @@ class ProcessService(grpc_pb.ProcessServiceServicer):
         kind: str,
         change: Callable[[ThreadSandbox], Awaitable[Process]],
         size_bytes: int = 0,
+        *,
+        only_ends: bool = False,
         **details: int,
     ) -> pb.Process:
         """Change a process, within the tenant's rate limit, record it in the audit, and return the process."""
         _known_id(request.id)
         sandbox = await self.tool_calls.sandbox(tenant, request.thread)
-        await self.tool_calls.take_place(tenant)
+        await self.tool_calls.take_place(tenant, only_ends=only_ends)
         process = await change(sandbox)
         await self.tool_calls.record(process_entry(tenant, request.thread, kind, request.id, size_bytes, **details))
         return process_message(process)
@@ -267,7 +274,7 @@ class ProcessService(grpc_pb.ProcessServiceServicer):
     async def KillStrays(self, tenant: Tenant, request: pb.KillStraysRequest) -> pb.KillStraysResponse:
         sandbox = await self.tool_calls.sandbox(tenant, request.thread)
         log.debug("strays are killed", tenant=tenant.name, thread=request.thread or "default")
-        await self.tool_calls.take_place(tenant)
+        await self.tool_calls.take_place(tenant, only_ends=True)
         found, left = await sandbox.kill_strays()
         if found:
             await self.tool_calls.record(process_entry(tenant, request.thread, "kill_strays", left=left))
@@ -282,7 +289,9 @@ class ProcessService(grpc_pb.ProcessServiceServicer):
 
     @unary
     async def RemoveProcess(self, tenant: Tenant, request: pb.RemoveProcessRequest) -> pb.RemoveProcessResponse:
-        process = await self._changed(tenant, request, "remove", lambda sandbox: sandbox.remove_process(request.id))
+        process = await self._changed(
+            tenant, request, "remove", lambda sandbox: sandbox.remove_process(request.id), only_ends=True
+        )
         return pb.RemoveProcessResponse(process=process)
 
 

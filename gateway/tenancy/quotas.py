@@ -215,8 +215,17 @@ class Quotas:
             await self.check_stored(tenant, quotas)
         except QuotaExceeded as full:
             return full
+        return await self._spent(tenant, quotas, TOKENS, COST)
+
+    async def check_bytes(self, tenant: str, quotas: QuotasSection) -> None:
+        """Raise QuotaExceeded once the day's bytes are used up."""
+        if (refused := await self._spent(tenant, quotas, BYTES)) is not None:
+            raise refused
+
+    async def _spent(self, tenant: str, quotas: QuotasSection, *names: str) -> QuotaExceeded | None:
+        """Return why no more of these may be used now; None when it may be."""
         at_us = self._clock()
-        takes = {name: _take(name, at_us, 0, limit) for name, limit in _limits(quotas, TOKENS, COST).items()}
+        takes = {name: _take(name, at_us, 0, limit) for name, limit in _limits(quotas, *names).items()}
         if not takes:
             return None
         used = await self._store.used(tenant, {name: take.window_us for name, take in takes.items()})
@@ -224,7 +233,7 @@ class Quotas:
         return _used_up(refused, takes, {}, at_us) if refused else None
 
     async def add(self, tenant: str, quotas: QuotasSection, amounts: Mapping[str, int]) -> None:
-        """Count TOKENS, of input and output, their COST in micro_usd(), or BYTES of results and moved files."""
+        """Count TOKENS, of input and output, their COST in micro_usd(), or BYTES of results, files and processes."""
         at_us, limits = self._clock(), _limits(quotas, *amounts)
         takes = [_take(name, at_us, amounts[name], limit) for name, limit in limits.items() if amounts[name] > 0]
         if takes:

@@ -15,7 +15,6 @@ does not make the call again.
 """
 
 import asyncio
-import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -27,14 +26,13 @@ import structlog
 from agent.hooks.hook import Hook, NextToolUse
 from agent.messages import ToolCall, ToolResult
 from agent.state import AgentState, PolicyWord, ToolExecution, Verdict, VerdictKind
-from agent.tool_call import JudgedCall, Slot
+from agent.tool_call import Slot
 from agent.tools.approval import blocked_result
 from agent.tools.recovery import INTERRUPTED, EarlierCall
 from gateway.audit.call_audit import call_entry, shown_name
 from gateway.errors import Unavailable
 from gateway.policy.decision import DEFAULT_DENY, INVALID_ARGUMENTS, OPAQUE
 from gateway.redaction import Redactor
-from gateway.redaction.finders import RedactionFailed
 from gateway.redaction.redactor import NO_SECRETS, WITHHELD
 from gateway.storage.audit_store import AuditEntry
 from gateway.storage.call_journal import CallErased, is_of_deletion, is_of_request_id
@@ -48,6 +46,7 @@ from gateway.tool_calls.outcome_retry_queue import NOT_EXECUTED, UNRECORDED, Out
 from gateway.tool_calls.policy_hook import PolicyHook
 from gateway.tool_calls.quota_hook import QUOTA, REFUSED
 from gateway.tool_calls.service_executor import EXECUTOR
+from gateway.tool_calls.shown_arguments import shown_arguments
 from gateway.tool_calls.tool_request import REQUEST, StoredResult, ToolRequest
 from sandbox.sandbox import Sandbox
 
@@ -56,8 +55,6 @@ _CONTENT_LIMIT_BYTES = 1024 * 1024
 _KINDS = {"allow": VerdictKind.PROCEED, "ask": VerdictKind.ASK, "deny": VerdictKind.BLOCK}
 # Innermost: below every priority that a capability may have, so that its ring wraps nothing but the executor.
 INNERMOST_PRIORITY = -1_000_000
-# Longer arguments are cut; the digest covers all of them.
-_ARGUMENTS_LIMIT_CHARS = 16_384
 # The length of the column: a hook chooses the names of its rules.
 _RULE_LIMIT_CHARS = 128
 _LOGGED = ("tenant", "run_id", "verdict", "rule", "outcome", "exit_code")
@@ -147,7 +144,7 @@ class JournalHook(Hook):
         return {id_: earlier_call(row) for id_, row in rows.items() if id_ not in again}
 
     async def around_tool_use(self, tool: ToolExecution, next_: NextToolUse) -> ToolResult:
-        context, arguments = tool.context, await self._shown_arguments(tool.judged)
+        context, arguments = tool.context, await shown_arguments(self.redactor, tool.judged)
         self._check_hosted(context.run_id)
         row = self._row(tool, self.policy_version(), arguments) | {"started_us": self.store.clock()}
         once = tool.judged.read_only and self.at_hand() is not None and not self.late
@@ -189,7 +186,7 @@ class JournalHook(Hook):
         ended = _ended(tool, version)
         record, of_run = None, not state.depth
         try:
-            arguments = "" if tool.context.get(_BEGUN) else await self._shown_arguments(tool.judged)
+            arguments = "" if tool.context.get(_BEGUN) else await shown_arguments(self.redactor, tool.judged)
             record = self._record(tool, ended, arguments, of_run=of_run)
             log.info("tool call", **self._facts(record.row), **_why(tool))
             await record.write()
@@ -283,27 +280,11 @@ class JournalHook(Hook):
             "thread_id": self.thread.id,
             "run_id": tool.context.run_id or None,
             "name": shown_name(judged.call.name[:128], self.redactor)[:128],
-            "arguments": arguments[:_ARGUMENTS_LIMIT_CHARS],
+            "arguments": arguments,
             "arguments_digest": judged.digest,
             "policy_version": version,
             **({} if self.claim is None else {"read_only": judged.read_only}),
         }
-
-    async def _shown_arguments(self, judged: JudgedCall) -> str:
-        """Return the arguments without secrets, found in a turn where they are long."""
-        size_bytes = len(judged.canonical) + len(judged.call.raw_arguments)
-        return await self.redactor.work_on(size_bytes, self._redacted, judged)
-
-    def _redacted(self, judged: JudgedCall) -> str:
-        """Return the arguments without secrets; the digest is of what they were."""
-        arguments = judged.call.arguments
-        if arguments is None:
-            return self.redactor.shown(judged.call.raw_arguments)
-        try:
-            shown = self.redactor.json(arguments)
-        except RedactionFailed:
-            shown = WITHHELD
-        return judged.canonical.decode() if shown is arguments else json.dumps(shown)
 
 
 def _is_remembered(tool: ToolExecution) -> bool:

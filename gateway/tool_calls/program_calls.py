@@ -212,9 +212,10 @@ class ProgramRun(_ProgramCall):
         )
 
     async def _watched(self, stdin: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-        """Keep an error of the input: it is the caller's, and must not look like the program's."""
+        """Count the input, and keep its error: that is the caller's, and must not look like the program's."""
         try:
             async for chunk in stdin:
+                self.input_bytes += len(chunk)
                 yield chunk
         except Exception as error:
             self._stdin_error = error

@@ -69,7 +69,7 @@ class QuotaHook(Hook):
         """Count the bytes that were streamed past a call's result."""
         limits = self.limits()
         if limits.bytes_per_day is not None and executor.moved_bytes is not None:
-            await self.quotas.add(self.tenant, limits, {BYTES: executor.moved_bytes})
+            await self.quotas.add(self.tenant, limits, {BYTES: executor.moved_bytes + executor.input_bytes})
 
     async def around_tool_use(self, tool: ToolExecution, next_: NextToolUse) -> ToolResult:
         """Take what an approved call uses: the policy asked about it, so `take` did not."""

@@ -34,14 +34,15 @@ class ServiceExecutor:
     """A ToolExecutor of one call that lists no tools; subclasses implement `_run`.
 
     `sandbox` is set before the call is judged, and `workspace`, the same as an agent's tools see it: without secrets.
-    `error` is for the service to raise. `moved_bytes` counts what was
-    streamed past the result so far, None if nothing is. `audit_kind` is the kind of the call's audit entry. One that is
-    `read_only` changes nothing, and shows nothing but its result.
+    `error` is for the service to raise. `moved_bytes` counts what was streamed past the result so far, None if nothing
+    is, and `input_bytes` what a program was sent as its input. `audit_kind` is the kind of the call's audit entry. One
+    that is `read_only` changes nothing, and shows nothing but its result.
     """
 
     audit_kind = TOOL_CALL
     read_only = False
     moved_bytes: int | None = None
+    input_bytes: int = 0
     sandbox: ThreadSandbox
     workspace: FileSystem
     error: SandboxError | AirlockError | None = None

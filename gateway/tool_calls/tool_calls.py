@@ -168,13 +168,13 @@ class ToolCalls:
     _: KW_ONLY
     approvals: ApprovalStore
     quotas: Quotas
+    heavy_work: HeavyWork
     telemetry: Telemetry = _NO_TELEMETRY
     engines: ThreadEngines | None = None
     doors: Doors | None = None
     late: OutcomeRetryQueue = field(default_factory=OutcomeRetryQueue)
     at_hand: Callable[[str, str], Sandbox | None] = lambda _tenant, _thread: None
     server_tools: ServerTools | None = None
-    _heavy_work: HeavyWork = field(default_factory=HeavyWork)
     _programs: ProgramCheck = field(default_factory=ProgramCheck)
     _threads: dict[tuple[str, str], tuple[Thread, float]] = field(default_factory=dict)
     _tool_paths: dict[str, ToolPath] = field(default_factory=dict)
@@ -212,7 +212,7 @@ class ToolCalls:
             network = ThreadNetwork(self.doors, thread, lambda: tenant.policy, run_id or "", agent).entered
         sandbox = ThreadSandbox(self.leases, spec, lambda: tenant.policy, claim, self._programs, network)
         document = tenant.policy.document
-        work = self._heavy_work.of(thread.tenant)
+        work = self.heavy_work.of(thread.tenant)
         redactor = Redactor(document.redaction, work)
         workspace = sandbox if redactor.idle else RedactedWorkspace(sandbox, redactor)
         approvals, telemetry = self.approvals, self.telemetry
@@ -321,9 +321,15 @@ class ToolCalls:
         """Return a thread's sandbox, for operations on what judged calls started in it."""
         return (await self._tool_path(tenant, thread_name)).sandbox
 
-    async def take_place(self, tenant: Tenant) -> None:
-        """Take a place in the tenant's minute for an operation on what a judged call started; QuotaExceeded."""
-        await self.quotas.take_place(tenant.name, tenant.policy.document.quotas)
+    async def take_place(self, tenant: Tenant, *, only_ends: bool = False) -> None:
+        """Take a place in the tenant's minute for an operation on what a judged call started; QuotaExceeded.
+
+        Beyond the tenant's stored bytes there is none, as for calls, but for one that `only_ends` what is there.
+        """
+        limits = tenant.policy.document.quotas
+        if not only_ends:
+            await self.quotas.check_stored(tenant.name, limits)
+        await self.quotas.take_place(tenant.name, limits)
 
     async def specs(self, tenant: Tenant) -> Sequence[ToolSpec]:
         """Return the tools of a tenant's threads, without making a sandbox."""
@@ -357,7 +363,6 @@ class ToolCalls:
         if self.doors is not None:
             await self.doors.close()
         await self.late.close()
-        self._heavy_work.close()
 
     async def _tool_path(self, tenant: Tenant, thread_name: str, agent: str = "") -> ToolPath:
         """Return the path for calls that belong to no run, made once for each thread and version of the policy."""

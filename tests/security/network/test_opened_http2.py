@@ -180,6 +180,27 @@ async def test_a_server_that_cannot_be_reached_is_tried_again_by_the_next_connec
     assert next(one[2] for one in await door.recorded(2)) == "unreachable"
 
 
+async def test_a_server_that_could_not_be_reached_before_the_first_request_is_on_record(
+    door: LoopbackDoor, tmp_path: Path
+) -> None:
+    server = await opened(door, tmp_path, serve_http2, allow("a.test", id="a"), alpn=BOTH)
+    (tmp_path / "secret").write_text("the-real-token-0123")
+    found = {"name": "api", "env": "T", "hosts": [f"a.test:{server.port}"]}
+    settings = CredentialSettings.model_validate({**found, "secret": {"file": str(tmp_path / "secret")}})
+    door.door.opening = Opening("acme", [settings], b"secret", door.door.opening.trust)
+    for number, (address, seen) in enumerate(
+        [("127.0.0.9", ("allow", "a", "unreachable")), ("10.0.0.1", ("deny", "a", "policy_denied"))]
+    ):
+        door.names["a.test"] = [[address], ["127.0.0.1"]]
+        _, writer = await secured(door, server.port, BOTH, "http/1.1")
+        # The client has asked for nothing yet.
+        assert (await door.recorded(2 * number + 1))[-1] == seen
+        assert door.records[-1].details["reason"]
+        writer.transport.abort()
+        assert (await door.recorded(2 * number + 2))[-1][0] == "allow"
+    assert server.connections == 0
+
+
 async def test_the_limit_of_bytes_is_that_of_the_connection_and_ends_it_on_record(
     door: LoopbackDoor, tmp_path: Path
 ) -> None:

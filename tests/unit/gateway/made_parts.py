@@ -6,6 +6,7 @@ from gateway.storage.approval_store import ApprovalStore
 from gateway.storage.database import Database
 from gateway.storage.quota_store import QuotaStore
 from gateway.storage.store import Store
+from gateway.support.heavy_work import HeavyWork
 from gateway.tenancy.quotas import Quotas
 from gateway.tool_calls.thread_sandbox import ThreadEngines
 from gateway.tool_calls.tool_calls import ToolCalls
@@ -31,5 +32,6 @@ def made_tool_calls(
         cast(SandboxKeeper, keeper),
         approvals=approvals or ApprovalStore(database),
         quotas=quotas or made_quotas(database),
+        heavy_work=HeavyWork(),
         engines=engines,
     )

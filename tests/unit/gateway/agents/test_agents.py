@@ -30,6 +30,7 @@ from gateway.runs.checkpoints import ThreadHistoryHook
 from gateway.storage.entities import Thread
 from gateway.storage.store import Store
 from gateway.support.clock import now_us
+from gateway.support.heavy_work import HeavyWork
 from gateway.tenancy.tenants import Tenant, load_tenants
 from gateway.tool_calls.journal import JournalHook
 from gateway.tool_calls.policy_hook import PolicyHook
@@ -183,11 +184,16 @@ def test_a_rule_about_an_agents_own_tools_is_about_nothing_else(rule: str) -> No
         load_policy(f"version: 1\nrules:\n- {{id: a, {rule}, effect: allow, reason: r}}\n", "test")
 
 
+def made_calls() -> ToolCalls:
+    absent = cast(Any, None)
+    return ToolCalls(NoJournal(), absent, approvals=absent, quotas=absent, heavy_work=HeavyWork())
+
+
 @pytest.mark.parametrize("effect", ["allow", "ask", "deny", ""])
 async def test_a_service_is_shown_the_seven_tools_and_execute_python_where_a_rule_lets_it_pass(effect: str) -> None:
     rule = f"rules:\n- {{id: a, tools: [execute_python], effect: {effect}, reason: r}}\n" if effect else ""
     tenant = Tenant("acme", load_policy(f"version: 1\n{rule}", "test"), ModelSettings(), {"default": _settings(ALL)})
-    calls = ToolCalls(NoJournal(), cast(Any, None), approvals=cast(Any, None), quotas=cast(Any, None))
+    calls = made_calls()
     specs = await calls.specs(tenant)
     python = {EXECUTE_PYTHON} if effect in {"allow", "ask"} else set()
     assert {spec.name for spec in specs} == (TOOLS - {CONNECT}) | python
@@ -197,7 +203,7 @@ async def test_a_service_is_shown_the_seven_tools_and_execute_python_where_a_rul
 async def test_the_model_reads_how_the_network_is_reached_if_the_policy_lets_it_connect() -> None:
     async def said(policy: Policy) -> str:
         tenant = Tenant("acme", policy, ModelSettings(), {"default": _settings(ALL)})
-        calls = ToolCalls(NoJournal(), cast(Any, None), approvals=cast(Any, None), quotas=cast(Any, None))
+        calls = made_calls()
         return next(spec.description for spec in await calls.specs(tenant) if spec.name == "execute")
 
     rule = "{id: a, tools: [connect], hosts: [pypi.org], effect: %s, reason: r}"

@@ -6,7 +6,7 @@ import asyncio
 import json
 import threading
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import yaml
@@ -27,6 +27,7 @@ from gateway.storage.database import Database
 from gateway.storage.quota_store import QuotaStore
 from gateway.storage.store import Store
 from gateway.support.clock import make_id
+from gateway.support.heavy_work import HeavyWork, Work
 from gateway.tenancy.quotas import Quotas
 from gateway.tenancy.tenants import Tenant
 from gateway.tool_calls.service_executor import ServiceExecutor
@@ -246,6 +247,35 @@ async def test_a_deny_needs_no_approver(desk: Desk) -> None:
     finished = await desk.call({"command": "git push --force"})
     assert finished.execution.blocked
     assert finished.execution.approval_id == ""
+
+
+async def test_edited_arguments_are_judged_off_the_event_loop_in_a_turn_of_their_tenant(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[int] = []
+    judge, prepare, work = Policy.judge, desk.tool_calls.prepare, HeavyWork()
+
+    def judged(self: Policy, *arguments: Any) -> Any:
+        threads.append(threading.get_ident())
+        return judge(self, *arguments)
+
+    def prepared(tenant: Tenant, call: Any) -> JudgedCall:
+        threads.append(threading.get_ident())
+        return cast(JudgedCall, prepare(tenant, call))
+
+    def work_of(tenant: str) -> Work:
+        assert tenant == "acme"
+        return work.of(tenant)
+
+    approval_id = await desk.ask()
+    desk.approvals.prepare, desk.approvals.work_of = prepared, work_of
+    monkeypatch.setattr(Policy, "judge", judged)
+    edited = json.dumps({"command": "git push origin draft"})
+    for answers in (1, 2):
+        await desk.approvals.resolve(ACME, approval_id, "edit", by="k", arguments_json=edited)
+        assert len(threads) == answers + 1  # prepared and judged, then only prepared
+    assert threading.get_ident() not in threads
+    work.close()
 
 
 async def test_edited_arguments_are_judged_and_are_what_may_run(desk: Desk) -> None:

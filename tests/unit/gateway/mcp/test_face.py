@@ -22,6 +22,7 @@ from gateway.mcp.face import McpFace
 from gateway.policy import Policy, PolicyDocument
 from gateway.serving.edge import ADMISSION
 from gateway.serving.in_process import InProcessServices
+from gateway.support.heavy_work import HeavyWork
 from gateway.tenancy.tenants import Tenant
 
 TENANT = Tenant("acme", Policy(PolicyDocument(version=1)), ModelSettings(), {})
@@ -43,7 +44,7 @@ async def _answered(receive: Receive) -> tuple[int, dict[str, Any]]:
     async def anyone(_credentials: object) -> Principal:
         return Principal(TENANT, Caller("key_1"))
 
-    face = McpFace(Calls(InProcessServices([])), Authorization(anyone))
+    face = McpFace(Calls(InProcessServices([]), HeavyWork()), Authorization(anyone))
     endpoint = next(route for route in face.routes() if getattr(route, "path", "") == "/mcp")
     sent: list[Any] = []
 
@@ -83,7 +84,7 @@ def test_the_bodies_of_a_tenants_requests_in_progress_have_a_limit_together() ->
     async def nobody(_credentials: object) -> Principal:
         raise NotImplementedError
 
-    face = McpFace(Calls(InProcessServices([])), Authorization(nobody))
+    face = McpFace(Calls(InProcessServices([]), HeavyWork()), Authorization(nobody))
     end = face._kept("a", 62 * 2**20)
     with pytest.raises(Overloaded, match="too large together"):
         face._kept("a", 4 * 2**20)

@@ -6,7 +6,9 @@ import asyncio
 import hashlib
 import json
 import tracemalloc
+from typing import Any
 
+import h11
 import pytest
 
 from gateway.network.http_client import RelayLimits, Streams
@@ -269,6 +271,61 @@ async def test_a_server_that_does_not_answer_in_http_is_a_502(given: bytes) -> N
         writer.write(_GET.replace(b"good", b"also"))  # the client's connection goes on
         assert (await answer(reader))[0].startswith(b"HTTP/1.1 200 ")
         writer.close()
+
+
+_FIELD = b"a:\r\n"
+_HEAD = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n%s\r\nok"
+_TRAILERS = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n%s\r\n"
+_HINTS = b"HTTP/1.1 103 Early Hints\r\n%s\r\nHTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
+
+
+@pytest.fixture
+def fields_read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return how many fields h11 reads at once."""
+    counts: list[int] = []
+
+    def counted(lines: list[bytes]) -> Any:
+        counts.append(len(lines))
+        return decode(lines)
+
+    decode = h11._readers._decode_header_lines
+    monkeypatch.setattr(h11._readers, "_decode_header_lines", counted)
+    return counts
+
+
+@pytest.mark.parametrize("given, others", [(_HEAD, 1), (_TRAILERS, 0), (_HINTS, 0)])
+async def test_the_fields_of_an_answer_are_counted_before_they_are_read(
+    given: bytes, others: int, fields_read: list[int]
+) -> None:
+    for count, whole in ((200 - others, True), (201 - others, False), (60_000, False)):
+        fields_read.clear()
+        async with relayed({"good.example": closing(given % (_FIELD * count))}) as relay:
+            reader, writer = await relay.connect()
+            writer.write(_GET.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))
+            got = await asyncio.wait_for(reader.read(), 20)
+            assert bool(relay.gate.refusals) is not whole
+            assert whole or relay.gate.refusals[0].body["error"] == "bad_gateway"
+            assert got.count(b"\r\na: ") == (count if whole else 0)
+            assert max(fields_read) <= 500
+            writer.close()
+
+
+async def test_an_answer_of_many_lines_is_passed_on_as_it_is() -> None:
+    body = b"\n" * 70_000 + b"0\r\n\r\n" * 1000 + bytes(range(256)) * 500
+    chunked = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n" % (len(body), body)
+    known = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
+    for given in (chunked, known):
+        async with relayed({"good.example": closing(given)}) as relay:
+            reader, writer = await relay.connect()
+            writer.write(_GET.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))
+            client, got = h11.Connection(h11.CLIENT), b""
+            client.send(h11.Request(method="GET", target="/", headers=[(b"Host", b"good.example")]))
+            client.send(h11.EndOfMessage())
+            client.receive_data(await asyncio.wait_for(reader.read(), 20))
+            while not isinstance(event := client.next_event(), h11.EndOfMessage):
+                got += event.data if isinstance(event, h11.Data) else b""
+            assert got == body
+            writer.close()
 
 
 async def test_a_server_that_cannot_be_reached_is_a_502() -> None:

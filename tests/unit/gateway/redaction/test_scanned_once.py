@@ -20,15 +20,13 @@ from gateway.policy.document import PolicyDocument, RedactedPattern, RedactionSe
 from gateway.policy.judge import Policy
 from gateway.redaction import redactor
 from gateway.redaction.hooks import redaction_hooks
-from gateway.storage.approval_store import ApprovalStore
 from gateway.storage.database import Database
-from gateway.storage.store import Store
 from gateway.tenancy.tenants import Tenant
 from gateway.tool_calls.redacted_workspace import RedactedWorkspace
 from gateway.tool_calls.thread_sandbox import ThreadSandbox
-from gateway.tool_calls.tool_calls import NewCall, ToolCalls
+from gateway.tool_calls.tool_calls import NewCall
 from sandbox.protocols import ExecResult, LinesPage, OutputPiece, OutputStream, SpilledOutput
-from tests.unit.gateway.made_parts import made_quotas
+from tests.unit.gateway.made_parts import made_tool_calls
 from tests.unit.gateway.redaction.secrets import B64
 
 RULES = tuple(Rule(id=tool, tools=(tool,), effect="allow", reason="a test") for tool in ("execute", "read_file"))
@@ -119,7 +117,7 @@ async def _result(
     database = await Database.open(sqlite_url)
     try:
         keeper: Any = sandbox
-        calls = ToolCalls(Store(database), keeper, approvals=ApprovalStore(database), quotas=made_quotas(database))
+        calls = made_tool_calls(database, keeper)
         return (await calls.call(tenant, NewCall("t", name, arguments, on_output))).result
     finally:
         await database.close()

@@ -17,12 +17,15 @@ from gateway.config.model_settings import ModelSettings
 from gateway.errors import NotFound, QuotaExceeded, ThreadBusy, Unavailable, Unrecorded
 from gateway.policy.document import PolicyDocument, QuotasSection
 from gateway.policy.judge import Policy
+from gateway.sandboxes.port_forwarding import PortForwarding
 from gateway.sandboxes.sandbox_admin import SandboxAdmin
 from gateway.storage.audit_store import AuditEntry, AuditStore
 from gateway.storage.database import Database
+from gateway.storage.quota_store import QuotaStore
 from gateway.storage.store import Store
 from gateway.storage.tables import audit_records, runs, threads
 from gateway.storage.thread_store import ThreadStore
+from gateway.tenancy import quotas
 from gateway.tenancy.tenants import Tenant
 from sandbox.errors import EngineUnavailable, SandboxBusy
 from sandbox.sandbox import ListedSandbox, SandboxSpec
@@ -173,6 +176,38 @@ async def test_stopping_and_removing_count_in_the_tenants_minute_as_well(
         with pytest.raises(QuotaExceeded):
             await refused(tenant, "b")
     assert set(engine.sandboxes) == engine.workspaces == {"b"}
+
+
+async def test_past_the_tenants_stored_bytes_sandboxes_are_only_ended(
+    database: Database, engine: FakeEngine, tended: SandboxAdmin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def stored(_store: QuotaStore, _tenant: str) -> tuple[int, int]:
+        return 1, 2000
+
+    @asynccontextmanager
+    async def running(_spec: SandboxSpec) -> AsyncIterator[Any]:
+        yield SimpleNamespace(network=None)
+
+    tenant = Tenant(
+        "t", Policy(PolicyDocument(version=1, quotas=QuotasSection(stored_bytes=2000))), ModelSettings(), {}
+    )
+    for thread in ("a", "b"):
+        await tended.create(TENANT, thread)
+    before = await records(database)
+    monkeypatch.setattr(QuotaStore, "stored", stored)
+    monkeypatch.setattr(quotas, "_STORED_KNOWN_S", -1.0)
+    tool_calls, leases = made_tool_calls(database, engine), cast(Any, SimpleNamespace(acquire_existing=running))
+    for refused in (
+        tended.create(tenant, "c"),
+        PortForwarding(leases, tended, tool_calls).connection(tenant, "a", 80).__aenter__(),
+    ):
+        with pytest.raises(QuotaExceeded) as caught:
+            await refused
+        assert caught.value.details["quota"] == "stored_bytes"
+    assert (engine.made, await records(database)) == (2, before)
+    await tended.stop(tenant, "a")
+    await tended.delete(tenant, "b")
+    assert len(await records(database)) == len(before) + 3
 
 
 async def test_a_sandbox_goes_with_its_files_and_both_are_reported(

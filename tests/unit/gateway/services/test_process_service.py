@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any, cast
@@ -42,8 +42,9 @@ from gateway.storage.database import Database
 from gateway.storage.entities import Thread
 from gateway.storage.store import Store
 from gateway.storage.tables import audit_records
+from gateway.tenancy import quotas
 from gateway.tenancy.tenants import Tenant
-from gateway.tool_calls import program_calls
+from gateway.tool_calls import moved_bytes, program_calls
 from gateway.tool_calls.requested_calls import RequestedPrograms
 from gateway.tool_calls.tool_calls import NewCall, ToolCalls, ToolPath
 from gateway.v1 import process_service_pb2_grpc
@@ -523,6 +524,92 @@ async def test_what_is_done_to_processes_has_its_place_in_the_tenants_minute(
     done = await _operations(database)
     assert len(done) == len(ended) - len(refused)
     assert set(done) <= {"write", "signal", "resize", "remove", "kill_strays"}
+
+
+def _limited(monkeypatch: pytest.MonkeyPatch, **limits: int) -> QuotasSection:
+    """Give the tenant quotas."""
+    section = QuotasSection(**limits)
+    policy = Policy(PolicyDocument(version=1, rules=(ANY_COMMAND,), quotas=section))
+    monkeypatch.setitem(SERVED, "t", Tenant("t", policy, ModelSettings(), {}))
+    return section
+
+
+async def test_past_the_tenants_stored_bytes_processes_are_only_ended(
+    client: Client, sandbox: FakeSandbox, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(quotas, "_STORED_KNOWN_S", -1.0)
+    await client.run_program(["ls"], thread="t")  # whose row in the journal is more than the quota
+    _limited(monkeypatch, stored_bytes=1)
+
+    async def asked(*_: Any, **__: Any) -> Process:
+        return process()
+
+    monkeypatch.setattr(sandbox, "resize", asked, raising=False)
+    monkeypatch.setattr(sandbox, "remove", asked, raising=False)
+    for change in (
+        client.write_process("t", "p", b"x"),
+        client.signal_process("t", "p", 15),
+        client.resize_process("t", "p", 1, 1),
+    ):
+        with pytest.raises(QuotaExceeded) as caught:
+            await change
+        assert caught.value.details["quota"] == "stored_bytes"
+    assert await _operations(database) == []
+    await client.remove_process("t", "p")
+    await client.kill_strays("t")
+    assert await _operations(database) == ["remove", "kill_strays"]
+
+
+async def test_bytes_to_and_from_processes_are_counted_and_refuse_more_of_them(
+    client: Client, tool_calls: HookedToolCalls, sandbox: FakeSandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    daily = _limited(monkeypatch, bytes_per_day=50)
+
+    async def reads(given: dict[str, Any]) -> ProgramResult:
+        async for _ in given["stdin"]:
+            pass
+        return ProgramResult("exited", exit_code=0)
+
+    async def used() -> float:
+        return (await tool_calls.quotas.usage("t", daily))["bytes_per_day"].used
+
+    sandbox.work = reads
+    await client.run_program(["cat"], thread="t", stdin=b"x" * 7)
+    assert await used() == 7
+    await client.write_process("t", "p", b"x" * 11)
+    assert await used() == 18
+    assert [len(piece.data) async for piece in client.process_output("t", "p")] == [10, 10, 10]
+    assert await used() == 48
+    async for _ in client.process_output("t", "p", follow=True):
+        break  # what a caller that leaves was sent is counted too
+    async with asyncio.timeout(10):
+        while await used() < 58:
+            await asyncio.sleep(0.01)
+    asked = len(sandbox.asked)
+    for refused in (client.write_process("t", "p", b"x"), anext(client.process_output("t", "p"))):
+        with pytest.raises(QuotaExceeded) as caught:
+            await refused
+        assert caught.value.details["quota"] == "bytes_per_day"
+    assert len(sandbox.asked) == asked
+
+
+async def test_output_that_is_followed_for_long_is_counted_in_sums_and_ends_with_the_days_bytes(
+    client: Client, tool_calls: HookedToolCalls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _limited(monkeypatch, bytes_per_day=250)
+    monkeypatch.setattr(moved_bytes, "_SUM_BYTES", 100)
+    sums: list[int] = []
+    add = tool_calls.quotas.add
+
+    async def noted(tenant: str, limits: QuotasSection, amounts: Mapping[str, int]) -> None:
+        sums.append(amounts["bytes_per_day"])
+        await add(tenant, limits, amounts)
+
+    monkeypatch.setattr(tool_calls.quotas, "add", noted)
+    with pytest.raises(QuotaExceeded, match="bytes_per_day"):
+        async for piece in client.process_output("t", "p", follow=True):
+            assert piece.offset < 1000, "it goes on"
+    assert sums == [100, 100, 100]
 
 
 async def _operations(database: Database) -> list[str]:

@@ -14,6 +14,7 @@ from gateway.runs.checkpoints import ThreadHistoryHook
 from gateway.storage.approval_store import ApprovalStore
 from gateway.storage.database import Database
 from gateway.storage.store import Store
+from gateway.support.heavy_work import HeavyWork
 from gateway.tenancy.tenants import Tenant
 from gateway.tool_calls.tool_calls import NewCall, ToolCalls
 from tests.unit.agent.fakes import kinds_of
@@ -68,6 +69,7 @@ async def test_hooks_used_by_many_calls_at_once_hold_nothing_that_changed(sqlite
             keeper,
             approvals=ApprovalStore(database),
             quotas=made_quotas(database),
+            heavy_work=HeavyWork(),
             telemetry=watching().telemetry,
         )
         path = await calls._tool_path(_TENANT, "t")

@@ -26,6 +26,7 @@ from gateway.storage.approval_store import ApprovalStore
 from gateway.storage.database import Database
 from gateway.storage.store import Store
 from gateway.storage.tables import approvals, audit_records, tool_calls
+from gateway.support.heavy_work import HeavyWork
 from gateway.tenancy.tenants import Tenant
 from gateway.tool_calls.tool_calls import NewCall, ToolCalls
 from tests.unit.gateway.made_parts import made_quotas
@@ -74,6 +75,7 @@ def calls_on(database: Database, sandbox: Sandbox | None = None, store: Store | 
         keeper,
         approvals=ApprovalStore(database),
         quotas=made_quotas(database),
+        heavy_work=HeavyWork(),
         telemetry=watching().telemetry,
     )
 
