@@ -1,4 +1,4 @@
-"""Cancellation: of this task, and of others until they end; work that finishes regardless, or has a time limit."""
+"""Whether this task was cancelled, ending other tasks, and work that finishes regardless or has a time limit."""
 
 import asyncio
 import contextlib
@@ -107,8 +107,8 @@ async def within(due_s: float, work: Awaitable[_Result]) -> _Result:
             return await work
     try:
         waits_for = work.send(None)
-    except StopIteration as ended:
-        return cast(_Result, ended.value)
+    except StopIteration as stop:
+        return cast(_Result, stop.value)
     async with asyncio.timeout_at(due_s):
         return await _rest(work, waits_for)
 
@@ -124,5 +124,5 @@ def _rest(work: Coroutine[Any, Any, _Result], waits_for: object) -> Generator[An
                 waits_for = work.throw(error)
             else:
                 waits_for = work.send(None)
-        except StopIteration as ended:
-            return cast(_Result, ended.value)
+        except StopIteration as stop:
+            return cast(_Result, stop.value)

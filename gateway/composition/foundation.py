@@ -57,7 +57,8 @@ async def open_foundation(stack: AsyncExitStack, config: Config, worker: Worker)
     instance = await shared_instance(database, config.path(config.state_dir))
     policies = await stack.enter_async_context(policies_in_force(config, database, telemetry))
     tenants, store = Tenants(config, policies), Store(database, gateway=process_id)
-    stack.callback((heavy_work := HeavyWork()).close)
+    heavy_work = HeavyWork()
+    stack.callback(heavy_work.close)
     return Foundation(config, process_id, instance, database, telemetry, policies, tenants, store, heavy_work)
 
 

@@ -95,10 +95,8 @@ class Access:
     async def sandbox(self, sandbox_id: str) -> E2bSandbox:
         """Return a sandbox that is neither ended nor about to be. Raises Gone."""
         found = await self.store.get(sandbox_id) if 0 < len(sandbox_id) <= 64 else None
-        if found is None:
+        if found is None or (found.ends_us is not None and found.ends_us <= self.store.clock()):
             raise Gone.of(sandbox_id)
-        if found.ends_us is not None and found.ends_us <= self.store.clock():
-            raise Gone.of(sandbox_id, "its time is over")
         return found
 
     def _denied(self, request: Request, why: str) -> Unauthenticated:

@@ -127,7 +127,7 @@ class EnvdCalls:
             call = await self._call(asked, sandbox)
             return await call.while_there(code_interpreter.answered(call, request, asked.path))
         if asked.path == "/health" and request.method == "GET":
-            # E2B asks for no token here, but the SDKs send it. Without it a sandbox looks like one that is not there.
+            # E2B asks for no token here. Airlock says only to the holder of one whether a sandbox runs or is paused.
             if key_of_token(request, sandbox) is None:
                 raise Gone.of(asked.sandbox_id)
             self._refuse_paused(sandbox)

@@ -18,7 +18,7 @@ from gateway.e2b.envd_call import Context, EnvdCall, keepalive_of
 from gateway.e2b.errors import NoCounterpart
 from gateway.e2b.output_events import Output, output_events
 from gateway.e2b.paths import path_of
-from gateway.errors import DeadlineExceeded, InvalidArgument, NotFound, ProcessEnded, StartFailed
+from gateway.errors import DeadlineExceeded, InvalidArgument, NotFound, ProcessEnded, QuotaExceeded, StartFailed
 
 _BASH, _SH = "/bin/bash", "/bin/sh"
 _ENOENT = "2"
@@ -143,7 +143,7 @@ class ProcessRpc:
         except ProcessEnded as error:
             raise NotFound(f"process {_shown(request.process)} not found: it has ended") from error
         if number == signal.SIGKILL:  # what is killed leaves nothing behind
-            with contextlib.suppress(NotFound, ProcessEnded):
+            with contextlib.suppress(NotFound, ProcessEnded, QuotaExceeded):
                 await call.client.signal_process(call.thread, process_id, number, tree=True)
         return pb.SendSignalResponse()
 

@@ -17,6 +17,7 @@ from typing import Any
 
 import structlog
 
+from agent.cancellation import ended
 from agent.events import discard
 from agent.tool_call import CallContext
 from agent.tools.call_events import EVENTS
@@ -130,10 +131,7 @@ class Door:
     async def close(self) -> None:
         """End every connection, and have the daemon stop listening."""
         self._closed = True
-        tasks = [task for task in self._tasks if task is not asyncio.current_task()]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await ended(*(task for task in self._tasks if task is not asyncio.current_task()))
         await self.records.written()
         if self.sandbox.alive:
             with suppress(SandboxError):

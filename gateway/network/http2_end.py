@@ -33,6 +33,8 @@ _WINDOW_BYTES = 1024 * 1024
 _LIMIT_STREAMS = 100
 _LIMIT_HEADER_BYTES = 64 * 1024
 _FRAME_BYTES = 16 * 1024
+# So many are read at once, for heads cost by the field: a thousand fields may be a thousand bytes.
+_PIECE_BYTES = 4096
 _FIELD_BYTES = 32
 # What h2 writes heads with: it searches all of the table for each field, so the other side does not choose its size.
 _LIMIT_TABLE_BYTES = 4096
@@ -131,9 +133,12 @@ class End:
             await asyncio.sleep(0)  # others have their turn
             if not data:
                 raise EndGone("closed")
-            if self.closed:
-                return []
-            events = self.http.receive_data(self._without_goaway(data))
+            events: list[Event] = []
+            for start in range(0, len(data), _PIECE_BYTES):
+                if self.closed:
+                    return []
+                events += self.http.receive_data(self._without_goaway(data[start : start + _PIECE_BYTES]))
+                await asyncio.sleep(0)
         except (H2Error, OSError) as error:
             self.write()
             raise EndGone("not HTTP/2") from error

@@ -30,6 +30,10 @@ from gateway.network.http2_end import Arrivals, End, EndGone, Fields, StreamGone
 from gateway.network.http2_translated import Translated, lowered
 from gateway.network.http_client import RelayLimits, Streams
 from gateway.network.http_request import (
+    FIELDS_LIMIT,
+    HINTS_LIMIT,
+    TOO_MANY_FIELDS,
+    TOO_MANY_HINTS,
     Origin,
     ProxyRequest,
     Refused,
@@ -329,16 +333,23 @@ class _Stream:
 
     async def _receive(self, there: int) -> None:
         client, server = self._relay.client, self._server
+        hints = 0
         try:
             while True:
                 event = await server.arrivals[there].next()
+                if isinstance(event, ResponseReceived | InformationalResponseReceived | TrailersReceived):
+                    self._check_answer(event.headers)
                 if isinstance(event, DataReceived):
                     self._relay.moved(0, len(event.data))
                     await client.send_data(self._stream, self._exchange.received(event.data))
                     await server.taken(there, event)
                 elif isinstance(event, ResponseReceived | InformationalResponseReceived):
                     self._relay.moved(0, header_bytes(event.headers))
+                    hints += isinstance(event, InformationalResponseReceived)
+                    if hints > HINTS_LIMIT:
+                        raise refusal(502, "bad_gateway", TOO_MANY_HINTS, self._request.origin)
                     await self._send_head(event)
+                    await asyncio.sleep(0)  # many may have arrived at once: others have their turn between them
                 elif isinstance(event, TrailersReceived):
                     self._relay.moved(0, header_bytes(event.headers))
                     await client.send_data(self._stream, self._exchange.flush())
@@ -353,6 +364,10 @@ class _Stream:
                 raise
             raise refusal(502, "bad_gateway", "the server broke off the request", self._request.origin) from None
 
+    def _check_answer(self, fields: Fields) -> None:
+        if _field_count(fields) > FIELDS_LIMIT:
+            raise refusal(502, "bad_gateway", TOO_MANY_FIELDS, self._request.origin)
+
     async def _send_head(self, event: ResponseReceived | InformationalResponseReceived) -> None:
         status = next(value for name, value in event.headers if name == b":status")
         headers = tuple((name, value) for name, value in event.headers if not name.startswith(b":"))
@@ -361,9 +376,13 @@ class _Stream:
         await self._relay.client.send_headers(self._stream, fields)
 
 
+def _field_count(fields: Fields) -> int:
+    return sum(name[:1] != b":" for name, _ in fields)
+
+
 def _request(fields: Fields, origin: Origin) -> ProxyRequest:
     """Read a request's head by the rules for HTTP/1.1. Raises Refused."""
-    check_field_count(sum(name[:1] != b":" for name, _ in fields))
+    check_field_count(_field_count(fields))
     named = dict(fields)
     if named.get(b":scheme") != origin.scheme.encode() or b":protocol" in named:
         raise bad("only plain requests to this server are relayed")

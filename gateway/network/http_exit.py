@@ -5,7 +5,6 @@ import socket
 import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from functools import partial
 
 from gateway.network.client_bytes import ClientBytes
@@ -47,7 +46,7 @@ async def serve_opened(client: ClientBytes, exits: Exits, outgoing: Outgoing, he
         if outgoing.decision is None:
             exit_.protocol = exits.opening.protocol(origin.host, origin.port, hello.alpn)
         elif "h2" in hello.alpn:
-            await exit_.dial_early()
+            outgoing = await exit_.dial_early(outgoing)
         context = exits.opening.authority.context(origin.host, exit_.protocol)
         try:
             inside = await accept_tls(await _streams(client), client.rest, context, handshake_s=_HANDSHAKE_S)
@@ -150,23 +149,26 @@ class HttpExit:
         current = self._current
         return current is not None and (current.target.host, current.target.port) == (target.host, target.port)
 
-    async def dial_early(self) -> None:
+    async def dial_early(self, begun: Outgoing) -> Outgoing:
         """Connect before the client's first request, to see which protocol the server chooses.
 
-        If that fails it is on record, and the first request tries again.
+        A failure is recorded; the first request tries again, with the connection that is returned then.
         """
-        begun = self._current
-        if begun is None:
-            return
         try:
             self._server = await self._secured(await begun.dial(), begun.target, self._exits.opening.trust().http2)
         except Refused as refused:
-            failed = replace(begun)
-            failed.refuse(refused)
-            self._record(failed)
-            begun.refused, begun.outcome, begun.address = None, "", ""
-            return
+            begun.refuse(refused)
+            self._record(begun)
+            self._current = self._another(begun)
+            return self._current
         self.protocol = _negotiated(self._server)
+        return begun
+
+    def _another(self, ended: Outgoing) -> Outgoing:
+        """Return a connection for requests that were judged for one that has ended."""
+        one = self._exits.outgoing(ended.target, self._task)
+        one.decision, one.requests = ended.decision, ended.requests
+        return one
 
     async def dial(self, origin: Origin) -> Streams:
         return await self._dial(origin, self._exits.opening.trust().http1)
@@ -193,8 +195,7 @@ class HttpExit:
             return await asyncio.open_connection(sock=connection)
         one = self._next
         if one is None and self._current is not None and self._current.address:  # closed by the server meanwhile
-            one = self._exits.outgoing(self._current.target, self._task)
-            one.decision, one.requests = self._current.decision, self._current.requests
+            one = self._another(self._current)
         if one is not None:
             self._record(self._current)
             self._current, self._next = one, None

@@ -33,7 +33,11 @@ _LIMIT_METHOD = 32
 # under way.
 _LIMIT_TARGET_BYTES = 8 * 1024
 FIELDS_LIMIT = 200
-"""Of the header fields of a message, of which 64 KiB have room for ten thousands: what they cost is by the field."""
+"""The most header fields of one message. 64 KiB have room for thousands, and each field costs time."""
+HINTS_LIMIT = 20
+"""The most informational answers (1xx) to one request."""
+TOO_MANY_FIELDS = f"the server's answer has more than {FIELDS_LIMIT} header fields"
+TOO_MANY_HINTS = f"the server sent more than {HINTS_LIMIT} informational answers"
 _HOP = frozenset({b"connection", b"keep-alive", b"te", b"upgrade", b"http2-settings"})
 # What frames or routes a message: neither may Connection name it, nor a trailer carry it (RFC 9110, 6.5.1).
 _FRAMING = frozenset({b"content-length", b"transfer-encoding", b"host"})

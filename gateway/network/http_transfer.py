@@ -11,6 +11,9 @@ import h11
 from gateway.network.http_client import ANSWER_PIECE_BYTES, Client, RelayLimits, Streams
 from gateway.network.http_request import (
     FIELDS_LIMIT,
+    HINTS_LIMIT,
+    TOO_MANY_FIELDS,
+    TOO_MANY_HINTS,
     Headers,
     ProxyRequest,
     Refused,
@@ -22,7 +25,8 @@ from gateway.network.http_request import (
 from gateway.network.upstream import Exchange
 
 _UPGRADE = ((b"Connection", b"Upgrade"), (b"Upgrade", b"websocket"))
-# So many lines at most, or what has none.
+# At most FIELDS_LIMIT lines; everything, where no line ends. Short lines come together, for a body may be of them.
+_LINES_BYTES = 4096
 _LINES = re.compile(rb"(?:[^\n]*\n){1,%d}|[^\n]+" % FIELDS_LIMIT)
 
 
@@ -161,14 +165,19 @@ class Transfer:
 
     async def receive(self) -> None:
         """Pass the answer on, up to its end or to where protocols are switched. Raises ClientGone and Refused."""
+        hints = 0
         while True:
             event = await self._answer_event()
             if isinstance(event, h11.InformationalResponse) and event.status_code == HTTPStatus.SWITCHING_PROTOCOLS:
                 await self._switch(event)
                 return
             if isinstance(event, h11.InformationalResponse):
+                hints += 1
+                if hints > HINTS_LIMIT:
+                    raise self.failed("bad_gateway", TOO_MANY_HINTS)
                 if self._inbound.speaks_http11:
                     await self._inbound.send(self._changed(event))
+                await asyncio.sleep(0)  # many may have arrived at once: others have their turn between them
             elif isinstance(event, h11.Response):
                 await self._inbound.send(self._changed(event))
             elif isinstance(event, h11.Data):
@@ -235,14 +244,14 @@ class Transfer:
             self.heard = self.heard or bool(self._unread)
             self.moved(0, len(self._unread))
         lines = _LINES.match(self._unread) if self._has_trailers else None
-        end = len(self._unread) if lines is None else lines.end()
+        end = len(self._unread) if lines is None else max(lines.end(), _LINES_BYTES)
         data, self._unread = self._unread[:end], self._unread[end:]
         return data
 
     def _check_field_count(self, count: int) -> None:
         """Raise Refused for a head, or trailers, with too many fields: they cost by the field."""
         if count > FIELDS_LIMIT:
-            raise self.failed("bad_gateway", f"the server's answer has more than {FIELDS_LIMIT} header fields")
+            raise self.failed("bad_gateway", TOO_MANY_FIELDS)
 
     def _changed(self, event: h11.Response | h11.InformationalResponse) -> h11.Event:
         """Return the head of an answer as the client may see it; the server's own words for its status are left out."""

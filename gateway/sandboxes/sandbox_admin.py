@@ -56,8 +56,8 @@ class SandboxAdmin:
 
         Raises QuotaExceeded, OtherEngine, and SandboxError if there can be none.
         """
-        sandbox = await self._tool_calls.sandbox(tenant, thread)
         await self._tool_calls.take_place(tenant)
+        sandbox = await self._tool_calls.sandbox(tenant, thread)
         before = await self._living(tenant, thread)
         stopped = None if before is not None else self._engine.stopped(tenant.sandbox_spec(thread))
 
@@ -84,8 +84,8 @@ class SandboxAdmin:
         """Stop the sandbox of a thread, on any gateway, and return it as it is then; None if there is none.
 
         Its next call starts it again. A stopped one stays stopped; one that cannot be stopped, or must not be, is
-        removed. SandboxBusy while it has calls, QuotaExceeded as for a call, since restarting costs the engine as much
-        as creating.
+        removed. SandboxBusy while it has calls, QuotaExceeded beyond `tool_calls_per_minute`, since restarting costs
+        the engine as much as creating.
         """
         await self._tool_calls.take_place(tenant, only_ends=True)
 

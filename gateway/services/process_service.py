@@ -7,6 +7,7 @@ policy does not judge them again. Those that are audited count against the tenan
 import asyncio
 import contextlib
 import re
+import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
@@ -226,9 +227,10 @@ class ProcessService(grpc_pb.ProcessServiceServicer):
             )
 
         _own_id(request.id)
-        async with counted_bytes(self.tool_calls.quotas, tenant) as moved:
+        size_bytes = len(request.data)
+        async with counted_bytes(self.tool_calls.quotas, tenant, size_bytes) as moved:
             with self._writes.hold(tenant.name):
-                process = await self._changed(tenant, request, "write", write, len(request.data))
+                process = await self._changed(tenant, request, "write", write, size_bytes, only_ends=not size_bytes)
         return pb.WriteProcessResponse(process=process)
 
     async def _changed(
@@ -244,9 +246,8 @@ class ProcessService(grpc_pb.ProcessServiceServicer):
     ) -> pb.Process:
         """Change a process, within the tenant's rate limit, record it in the audit, and return the process."""
         _known_id(request.id)
-        sandbox = await self.tool_calls.sandbox(tenant, request.thread)
         await self.tool_calls.take_place(tenant, only_ends=only_ends)
-        process = await change(sandbox)
+        process = await change(await self.tool_calls.sandbox(tenant, request.thread))
         await self.tool_calls.record(process_entry(tenant, request.thread, kind, request.id, size_bytes, **details))
         return process_message(process)
 
@@ -267,7 +268,10 @@ class ProcessService(grpc_pb.ProcessServiceServicer):
             log.debug("process signal", **_whose(tenant, request.thread, request.id), signal=request.signal)
             return await sandbox.signal_process(request.id, request.signal, tree=request.tree)
 
-        process = await self._changed(tenant, request, "signal", send, signal=request.signal, tree=request.tree)
+        kills = request.signal == signal.SIGKILL and not request.tree
+        process = await self._changed(
+            tenant, request, "signal", send, only_ends=kills, signal=request.signal, tree=request.tree
+        )
         return pb.SignalProcessResponse(process=process)
 
     @unary

@@ -36,7 +36,10 @@ def _shown(redactor: Redactor, judged: JudgedCall) -> str:
 
 
 class _Start:
-    """Takes JSON in the order of canonical JSON, up to so many characters of its texts; each value counts as one."""
+    """Copies the beginning of a JSON value, in the order of canonical JSON.
+
+    Each value counts as one character, and so does each character of its texts.
+    """
 
     def __init__(self, chars: int) -> None:
         self._left = chars

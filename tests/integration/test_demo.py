@@ -65,7 +65,7 @@ def running_demo(directory: Path, command: Sequence[str] = DEMO) -> Iterator[Dem
         return [text for path in temporary.glob("*/gateway/state/instance") if (text := path.read_text("ascii"))]
 
     try:
-        assert eventually(lambda: identities() or process.poll() is not None, 60)
+        assert eventually(lambda: identities() or process.poll() is not None, RUN_S)
         assert process.poll() is None, output.read_text(encoding="utf-8")
         yield Demo(process, output, temporary, identities()[0])
     finally:

@@ -6,6 +6,7 @@ What is inside a container is decided in container_config.py, and docker_request
 import asyncio
 import logging
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from sandbox.engines.docker.boot import Boot
@@ -34,7 +35,8 @@ class DockerEngine:
     and the engine must share `channel_root`, where their locks are. `requests`, which the engine closes, is the way to
     Docker; None means DOCKER_HOST or the default socket, on this machine.
 
-    A sandbox is not used any more `lifetime_s` after it was made. `on_transition` receives transitions.
+    A sandbox is not used any more `lifetime_s` after it was made. `on_transition` receives transitions; `clock` is in
+    seconds since 1970.
     """
 
     def __init__(
@@ -46,11 +48,12 @@ class DockerEngine:
         requests: DockerRequests | None = None,
         lifetime_s: float | None = None,
         on_transition: OnTransition = ignored,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         self.instance = instance
         self.channel_root = channel_root.absolute()
         requests = DockerRequests() if requests is None else requests
-        lifetime = Lifetime(lifetime_s, time.time)
+        lifetime = Lifetime(lifetime_s, clock)
         self._parts = parts = Parts(instance, self.channel_root, runtime_image, requests, lifetime, on_transition)
         self.boot, listing = Boot(parts), SandboxListing(parts)
         transfer = WorkspaceTransfer(parts, EngineDisk(requests) if requests.relays is None else UnseenDisk())

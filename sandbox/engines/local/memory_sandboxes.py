@@ -81,11 +81,8 @@ class MemorySandbox(ChannelSandbox):
             kernel=os.uname().release,
             landlock_version=max(0, landlock_version()),
         )
-        outdated, overdue_s = (
-            PoolKind.of(running.spec) != PoolKind.of(spec),
-            partial(sandboxes.lifetime.overdue_s, running),
-        )
-        record = EngineRecord(outdated=outdated, overdue_s=overdue_s)
+        outdated = PoolKind.of(running.spec) != PoolKind.of(spec)
+        record = EngineRecord(outdated=outdated, overdue_s=partial(sandboxes.lifetime.overdue_s, running))
         super().__init__(running.id, spec, running.channel, posture, record)
         self._running = running
         self._sandboxes = sandboxes

@@ -64,7 +64,7 @@ def test_an_interrupted_evaluation_leaves_nothing_behind(directory: Path, number
             model = written_model(directory, server.base_url)
             with running_demo(directory, (*EVALUATION, str(model), "--at-once", "1")) as evaluation:
                 try:
-                    assert eventually(lambda: server.requests or evaluation.process.poll() is not None, 60)
+                    assert eventually(lambda: server.requests or evaluation.process.poll() is not None, RUN_S)
                     assert containers_of(evaluation.instance), evaluation.shown
                     evaluation.process.send_signal(number)
                     assert evaluation.process.wait(STOP_S) == 130, evaluation.shown

@@ -120,7 +120,9 @@ async def test_code_that_ends_its_interpreter_gets_one_clear_outcome(
 
 async def test_an_interpreter_that_another_call_kills_is_replaced_by_the_next_call(airlock: Client) -> None:
     pid = (await run(airlock, "import os\nos.getpid()")).content
-    await airlock.call_tool("execute", {"command": f"kill -9 {pid}"}, thread="python")
+    # It is gone once the daemon has seen its end.
+    killed = f"kill -9 {pid}; while [ -e /proc/{pid} ]; do sleep 0.05; done"
+    await airlock.call_tool("execute", {"command": killed}, thread="python")
     again = await run(airlock, "1")
     assert (again.content, "had ended (killed by signal 9)" in again.note) == ("1", True), again.note
 

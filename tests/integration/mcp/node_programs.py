@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import subprocess
@@ -22,18 +23,24 @@ def node_program(name: str) -> Sequence[str]:
     modules = _INSTALLED / "node_modules"
     lock = (_PINNED / "package-lock.json").read_bytes()
     stamp = _INSTALLED / "installed-lock.json"
-    if not stamp.exists() or stamp.read_bytes() != lock:
-        npm = shutil.which("npm")
-        if npm is None:
-            pytest.skip("needs node and npm: apt-get install npm")
-        _INSTALLED.mkdir(parents=True, exist_ok=True)
-        for file in _PINNED.iterdir():
-            shutil.copy(file, _INSTALLED)
-        # Not `ci`, which wants optional packages of other systems in the lock too.
-        options = ["--no-audit", "--no-fund", "--ignore-scripts"]
-        subprocess.run([npm, "install", *options], cwd=_INSTALLED, check=True, capture_output=True, timeout=600)
-        stamp.write_bytes(lock)
+    _INSTALLED.mkdir(parents=True, exist_ok=True)
+    with (_INSTALLED / "installing").open("w") as alone:
+        fcntl.flock(alone, fcntl.LOCK_EX)  # other workers need them too
+        if not stamp.exists() or stamp.read_bytes() != lock:
+            _install()
+            stamp.write_bytes(lock)
     return [_node(modules), str(modules / name)]
+
+
+def _install() -> None:
+    npm = shutil.which("npm")
+    if npm is None:
+        pytest.skip("needs node and npm: apt-get install npm")
+    for file in _PINNED.iterdir():
+        shutil.copy(file, _INSTALLED)
+    # Not `ci`, which wants optional packages of other systems in the lock too.
+    options = ["--no-audit", "--no-fund", "--ignore-scripts"]
+    subprocess.run([npm, "install", *options], cwd=_INSTALLED, check=True, capture_output=True, timeout=600)
 
 
 def _node(modules: Path) -> str:

@@ -59,7 +59,7 @@ def network(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Network]:
         usual = {"pins": "first_use", "timeout_s": 5}
         servers = {
             "tracker": {"url": tracker.url, "credential": "tracker", **usual},
-            "open": {"url": plain.url, **usual},
+            "open": {"url": plain.url, **usual, "timeout_s": 60},
             "elsewhere": {"url": "https://mcp.invalid/mcp", **usual},
         }
         home.configure(

@@ -60,6 +60,7 @@ async def test_the_compiler_has_headers_and_virtual_environments_need_no_network
         "printf '#include <stdio.h>\nint main(void) { return puts(\"compiled\") < 0; }' > a.c && gcc -o a a.c && ./a"
         " && python -m venv one && one/bin/pip --version >/dev/null && uv venv -q two && two/bin/python -c 'print(2)'"
         "; echo $? $SHELL",
+        timeout_s=120,
     )
     assert text(said) == "compiled\n2\n0 /bin/bash\n"
 

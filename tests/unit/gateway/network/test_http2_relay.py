@@ -504,3 +504,25 @@ async def test_header_fields_are_counted() -> None:
         assert (got.headers[b":status"], json.loads(got.body)["error"]) == (b"431", "bad_request")
         assert (await ends.client.get(b"/", *[(b"a", b"")] * 200)).headers[b":status"] == b"200"
         assert len(ends.gate.judged) == 1
+
+
+@pytest.mark.parametrize("hints, fields, tail", [(0, 201, 0), (0, 0, 201), (1, 201, 0), (21, 0, 0), (20, 200, 200)])
+async def test_header_fields_and_informational_answers_of_a_server_are_counted(
+    hints: int, fields: int, tail: int
+) -> None:
+    async def serve(peer: Peer, stream: int) -> None:
+        if peer.got[stream].served:
+            return
+        peer.got[stream].served = True
+        for _ in range(hints):
+            peer.http.send_headers(stream, [(b":status", b"103"), *[(b"a", b"")] * fields])
+        peer.http.send_headers(stream, [(b":status", b"200"), *[(b"a", b"")] * fields])
+        peer.http.send_headers(stream, [(b"a", b"")] * tail or [(b"a", b"")], end_stream=True)
+        peer.write()
+
+    async with _relayed(serve=serve) as ends:
+        got = await ends.client.get(b"/")
+        refused = [one.body["error"] for one in ends.gate.refusals]
+        assert refused == ([] if (hints, fields, tail) == (20, 200, 200) else ["bad_gateway"])
+        assert (got.reset is None) is (not refused or got.headers[b":status"] == b"502")
+        assert (await ends.client.get(b"/")).reset == got.reset  # the connection goes on

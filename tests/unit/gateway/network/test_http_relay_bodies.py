@@ -306,8 +306,22 @@ async def test_the_fields_of_an_answer_are_counted_before_they_are_read(
             assert bool(relay.gate.refusals) is not whole
             assert whole or relay.gate.refusals[0].body["error"] == "bad_gateway"
             assert got.count(b"\r\na: ") == (count if whole else 0)
-            assert max(fields_read) <= 500
+            assert max(fields_read) <= 1500
             writer.close()
+
+
+@pytest.mark.parametrize("version", [b"1.0", b"1.1"])
+@pytest.mark.parametrize("count, whole", [(20, True), (21, False)])
+async def test_informational_answers_are_counted(version: bytes, count: int, whole: bool) -> None:
+    given = b"HTTP/1.1 103 Early Hints\r\n\r\n" * count + b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
+    async with relayed({"good.example": closing(given)}) as relay:
+        reader, writer = await relay.connect()
+        writer.write(_GET.replace(b"HTTP/1.1\r\n", b"HTTP/%s\r\nConnection: close\r\n" % version))
+        got = await asyncio.wait_for(reader.read(), 20)
+        assert got.count(b" 103 ") == (20 if version == b"1.1" else 0)
+        assert [one.body["error"] for one in relay.gate.refusals] == ([] if whole else ["bad_gateway"])
+        assert (b"HTTP/1.1 200 OK" in got) is whole
+        writer.close()
 
 
 async def test_an_answer_of_many_lines_is_passed_on_as_it_is() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -12,7 +13,7 @@ from typing import Any, cast
 import grpc
 import grpc.aio
 import pytest
-from sqlalchemy import select
+from sqlalchemy import func, select
 
 from agent.hooks.hook import Hook
 from agent.state import AgentState
@@ -41,7 +42,7 @@ from gateway.services.process_service import ProcessService
 from gateway.storage.database import Database
 from gateway.storage.entities import Thread
 from gateway.storage.store import Store
-from gateway.storage.tables import audit_records
+from gateway.storage.tables import audit_records, counters
 from gateway.tenancy import quotas
 from gateway.tenancy.tenants import Tenant
 from gateway.tool_calls import moved_bytes, program_calls
@@ -555,23 +556,26 @@ async def test_past_the_tenants_stored_bytes_processes_are_only_ended(
             await change
         assert caught.value.details["quota"] == "stored_bytes"
     assert await _operations(database) == []
+    await client.write_process("t", "p", b"", end=True)
+    await client.signal_process("t", "p", signal.SIGKILL)
     await client.remove_process("t", "p")
     await client.kill_strays("t")
-    assert await _operations(database) == ["remove", "kill_strays"]
+    assert await _operations(database) == ["write", "signal", "remove", "kill_strays"]
 
 
 async def test_bytes_to_and_from_processes_are_counted_and_refuse_more_of_them(
-    client: Client, tool_calls: HookedToolCalls, sandbox: FakeSandbox, monkeypatch: pytest.MonkeyPatch
+    client: Client, sandbox: FakeSandbox, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    daily = _limited(monkeypatch, bytes_per_day=50)
+    _limited(monkeypatch, bytes_per_day=50)
 
     async def reads(given: dict[str, Any]) -> ProgramResult:
         async for _ in given["stdin"]:
             pass
         return ProgramResult("exited", exit_code=0)
 
-    async def used() -> float:
-        return (await tool_calls.quotas.usage("t", daily))["bytes_per_day"].used
+    async def used() -> int:
+        whose = counters.c.tenant == "t", counters.c.name == "bytes_per_day"
+        return int(await database.scalar(select(func.coalesce(func.sum(counters.c.used), 0)).where(*whose)))
 
     sandbox.work = reads
     await client.run_program(["cat"], thread="t", stdin=b"x" * 7)
@@ -585,6 +589,7 @@ async def test_bytes_to_and_from_processes_are_counted_and_refuse_more_of_them(
     async with asyncio.timeout(10):
         while await used() < 58:
             await asyncio.sleep(0.01)
+    await client.write_process("t", "p", b"", end=True)  # moves nothing
     asked = len(sandbox.asked)
     for refused in (client.write_process("t", "p", b"x"), anext(client.process_output("t", "p"))):
         with pytest.raises(QuotaExceeded) as caught:
