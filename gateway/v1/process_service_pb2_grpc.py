@@ -129,7 +129,8 @@ class ProcessServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ReadProcess(self, request, context):
-        """ReadProcess streams output from a byte offset; with follow, until no more output can follow.
+        """ReadProcess streams output from a byte offset; with follow, until no more output can follow. Once the tenant's
+        `bytes_per_day` is used up, it is RESOURCE_EXHAUSTED, reason QUOTA_EXCEEDED, in the middle of a stream too.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -139,7 +140,8 @@ class ProcessServiceServicer:
         """WriteProcess writes to the standard input of a process. It waits until the process accepts the input, up to the
         call's deadline and at most 60 s; then it is DEADLINE_EXCEEDED, reason INPUT_NOT_TAKEN. Closed standard input is
         FAILED_PRECONDITION, reason PROCESS_ENDED. The metadata of both have `taken_bytes`: resume there. Safe to repeat
-        with a `request_id` or an `offset`; without them a repetition writes again.
+        with a `request_id` or an `offset`; without them a repetition writes again. Beyond `bytes_per_day` or
+        `stored_bytes` it is RESOURCE_EXHAUSTED, reason QUOTA_EXCEEDED, but for one that only closes the input.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
