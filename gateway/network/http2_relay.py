@@ -30,14 +30,11 @@ from gateway.network.http2_end import Arrivals, End, EndGone, Fields, StreamGone
 from gateway.network.http2_translated import Translated, lowered
 from gateway.network.http_client import RelayLimits, Streams
 from gateway.network.http_request import (
-    FIELDS_LIMIT,
-    HINTS_LIMIT,
-    TOO_MANY_FIELDS,
-    TOO_MANY_HINTS,
     Origin,
     ProxyRequest,
     Refused,
     bad,
+    check_answer,
     check_field_count,
     end_to_end,
     read_request,
@@ -337,17 +334,14 @@ class _Stream:
         try:
             while True:
                 event = await server.arrivals[there].next()
-                if isinstance(event, ResponseReceived | InformationalResponseReceived | TrailersReceived):
-                    self._check_answer(event.headers)
+                hints += isinstance(event, InformationalResponseReceived)
+                check_answer(self._request.origin, _field_count(getattr(event, "headers", ())), hints)
                 if isinstance(event, DataReceived):
                     self._relay.moved(0, len(event.data))
                     await client.send_data(self._stream, self._exchange.received(event.data))
                     await server.taken(there, event)
                 elif isinstance(event, ResponseReceived | InformationalResponseReceived):
                     self._relay.moved(0, header_bytes(event.headers))
-                    hints += isinstance(event, InformationalResponseReceived)
-                    if hints > HINTS_LIMIT:
-                        raise refusal(502, "bad_gateway", TOO_MANY_HINTS, self._request.origin)
                     await self._send_head(event)
                     await asyncio.sleep(0)  # many may have arrived at once: others have their turn between them
                 elif isinstance(event, TrailersReceived):
@@ -363,10 +357,6 @@ class _Stream:
             if self.answering or isinstance(gone, StreamUnserved):
                 raise
             raise refusal(502, "bad_gateway", "the server broke off the request", self._request.origin) from None
-
-    def _check_answer(self, fields: Fields) -> None:
-        if _field_count(fields) > FIELDS_LIMIT:
-            raise refusal(502, "bad_gateway", TOO_MANY_FIELDS, self._request.origin)
 
     async def _send_head(self, event: ResponseReceived | InformationalResponseReceived) -> None:
         status = next(value for name, value in event.headers if name == b":status")

@@ -11,13 +11,11 @@ import h11
 from gateway.network.http_client import ANSWER_PIECE_BYTES, Client, RelayLimits, Streams
 from gateway.network.http_request import (
     FIELDS_LIMIT,
-    HINTS_LIMIT,
-    TOO_MANY_FIELDS,
-    TOO_MANY_HINTS,
     Headers,
     ProxyRequest,
     Refused,
     bad,
+    check_answer,
     end_to_end,
     refusal,
     trailers,
@@ -173,8 +171,7 @@ class Transfer:
                 return
             if isinstance(event, h11.InformationalResponse):
                 hints += 1
-                if hints > HINTS_LIMIT:
-                    raise self.failed("bad_gateway", TOO_MANY_HINTS)
+                check_answer(self._request.origin, 0, hints)
                 if self._inbound.speaks_http11:
                     await self._inbound.send(self._changed(event))
                 await asyncio.sleep(0)  # many may have arrived at once: others have their turn between them
@@ -226,12 +223,12 @@ class Transfer:
             if event is not h11.NEED_DATA:
                 assert isinstance(event, h11.Event)  # noqa: S101 - PAUSED is for what comes after the end
                 if isinstance(event, h11.Response | h11.InformationalResponse | h11.EndOfMessage):
-                    self._check_field_count(len(event.headers))
+                    check_answer(self._request.origin, len(event.headers))
                 if isinstance(event, h11.Response):
                     self._has_trailers = b"transfer-encoding" in dict(event.headers)
                 return event
             # What h11 keeps now are whole lines of a head or of trailers, and the beginning of one more.
-            self._check_field_count(self.outbound.trailing_data[0].count(b"\n") - 1)
+            check_answer(self._request.origin, self.outbound.trailing_data[0].count(b"\n") - 1)
             self.outbound.receive_data(await self._read())
 
     async def _read(self) -> bytes:
@@ -247,11 +244,6 @@ class Transfer:
         end = len(self._unread) if lines is None else max(lines.end(), _LINES_BYTES)
         data, self._unread = self._unread[:end], self._unread[end:]
         return data
-
-    def _check_field_count(self, count: int) -> None:
-        """Raise Refused for a head, or trailers, with too many fields: they cost by the field."""
-        if count > FIELDS_LIMIT:
-            raise self.failed("bad_gateway", TOO_MANY_FIELDS)
 
     def _changed(self, event: h11.Response | h11.InformationalResponse) -> h11.Event:
         """Return the head of an answer as the client may see it; the server's own words for its status are left out."""

@@ -254,9 +254,7 @@ class ProcessService(grpc_pb.ProcessServiceServicer):
     @unary
     async def ResizeProcess(self, tenant: Tenant, request: pb.ResizeProcessRequest) -> pb.ResizeProcessResponse:
         size = _size(request.size)
-        process = await self._changed(
-            tenant, request, "resize", lambda sandbox: sandbox.resize_process(request.id, *size)
-        )
+        process = await self._changed(tenant, request, "resize", lambda box: box.resize_process(request.id, *size))
         return pb.ResizeProcessResponse(process=process)
 
     @unary
@@ -294,7 +292,7 @@ class ProcessService(grpc_pb.ProcessServiceServicer):
     @unary
     async def RemoveProcess(self, tenant: Tenant, request: pb.RemoveProcessRequest) -> pb.RemoveProcessResponse:
         process = await self._changed(
-            tenant, request, "remove", lambda sandbox: sandbox.remove_process(request.id), only_ends=True
+            tenant, request, "remove", lambda box: box.remove_process(request.id), only_ends=True
         )
         return pb.RemoveProcessResponse(process=process)
 

@@ -87,6 +87,11 @@ def install() -> None:
     vars(concurrent).setdefault("futures", sys.modules["concurrent.futures"])
 
 
+def loaded_for_use() -> list[str]:
+    """Return the names of the lazy modules that were loaded."""
+    return [name for name in _KNOWN if not isinstance(sys.modules.get(name), LazyModule)]
+
+
 def _real(name: str) -> ModuleType:
     lazy = sys.modules.get(name)
     if isinstance(lazy, LazyModule):

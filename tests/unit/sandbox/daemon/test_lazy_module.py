@@ -11,7 +11,6 @@ _SERVER = (
     "import sys; from sandbox.daemon import lazy_module; lazy_module.install();"
     "import sandbox.daemon.__main__, sandbox.daemon.supervisor.init, sandbox.daemon.serving.server;"
 )
-_LOADED = "[one for one in lazy_module._KNOWN if not isinstance(sys.modules.get(one), lazy_module.LazyModule)]"
 
 
 def _python(code: str, *options: str) -> subprocess.CompletedProcess[str]:
@@ -27,7 +26,7 @@ def test_init_and_server_start_without_loading_any_lazy_module() -> None:
     # and one that the server needs.
     code = (
         f"import sys; sys.path[:0] = {sys.path!r};{_SERVER}"
-        f"print({_LOADED});"
+        "print(lazy_module.loaded_for_use());"
         "print([name for name in ('dis', 'ast', 'string', 'textwrap', 'fnmatch', 'concurrent.futures._base',"
         " 'asyncio.transports') if name in sys.modules])"
     )
@@ -49,7 +48,7 @@ def test_a_lazy_module_is_loaded_when_it_is_used() -> None:
         "assert text_encoding.CEscape(b'\\n', False) == '\\\\n';"
         "assert ThreadPoolExecutor is concurrent.futures.thread.ThreadPoolExecutor;"
         "assert not hasattr(inspect, 'no_such_name');"
-        f"assert {{'inspect', 'logging', 'typing', 'traceback', 'concurrent.futures'}} <= {{*{_LOADED}}}"
+        "assert {'inspect', 'logging', 'typing', 'traceback', 'concurrent.futures'} <= {*lazy_module.loaded_for_use()}"
     )
     _python(code)
 
@@ -104,7 +103,7 @@ def test_a_failure_that_is_never_awaited_is_printed_to_stderr_with_its_stack() -
         "    loop.call_soon(lambda: [][0])\n"
         "    task = loop.create_task(fails()); await asyncio.sleep(0); await asyncio.sleep(0); del task; gc.collect()\n"
         "asyncio.run(main())\n"
-        f"print({_LOADED})"
+        "print(lazy_module.loaded_for_use())"
     )
     done = _python(code)
     assert "IndexError: list index out of range" in done.stderr
