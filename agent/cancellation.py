@@ -53,7 +53,7 @@ async def to_the_end(work: Coroutine[Any, Any, _Result]) -> _Result:
 async def in_own_task(work: Coroutine[Any, Any, _Result]) -> _Result:
     """Return the result of `work`. A cancellation cancels it, and is raised at once."""
     task = asyncio.create_task(work)
-    task.add_done_callback(lambda done: done.cancelled() or done.exception())  # retrieved, as no caller may be left
+    task.add_done_callback(lambda done: done.cancelled() or done.exception())  # retrieved: the caller may be gone
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:

@@ -1,10 +1,11 @@
 """What a sandbox is: what it may use, what it is made of, whose it is, what it offers, and how lists show it."""
 
 import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Protocol
+from typing import Any, Protocol
 
 from sandbox.protocols import FileSystem, Network, Processes, Shell
 from sandbox.transition import State
@@ -59,6 +60,11 @@ def digest(*texts: str) -> str:
     """Return 24 hex digits that stand for texts; no two lists of texts share their input."""
     joined = "".join(f"{len(text)}:{text}" for text in texts)
     return hashlib.sha256(joined.encode("utf-8", "surrogatepass")).hexdigest()[:24]
+
+
+def made_digest(body: Mapping[str, Any]) -> str:
+    """Return the digest of the configuration that a container or a Pod is made from."""
+    return digest(json.dumps(body, sort_keys=True))
 
 
 @lru_cache(4096)

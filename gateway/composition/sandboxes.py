@@ -40,7 +40,7 @@ from sandbox.engines.fair_creation import FairCreation
 from sandbox.engines.pooled_sandbox import PoolKind, PoolSource
 from sandbox.engines.sandbox_pool import SandboxPool
 from sandbox.errors import SandboxError
-from sandbox.keeper.keeper import ImageGate, Leases
+from sandbox.keeper.leases import ImageGate, Leases
 from sandbox.keeper.places import KeeperLimits
 from sandbox.keeper.sandbox_keeper import SandboxKeeper
 

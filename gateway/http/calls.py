@@ -37,7 +37,7 @@ class Calls:
     """Makes calls for HTTP requests."""
 
     services: InProcessServices
-    coding: HeavyWork
+    heavy_work: HeavyWork
     """Codes large messages."""
 
     def client(self, request: Request) -> InProcessClient:

@@ -76,7 +76,7 @@ class JsonCalls:
                 return answer
             return refusal(404, "Not found", f"{raw_path}: no such path; GET /openapi.json lists them")
         rule, variables = found
-        asked = _Asked(request, rule, variables, self._calls.coding)
+        asked = _Asked(request, rule, variables, self._calls.heavy_work)
         requests = asked.lines() if rule.rpc.client_streaming else asked.body()
         call = self._calls.services.call(
             rule.path, origin_of(request), metadata_of(request), requests, _timeout_s(request)
@@ -167,7 +167,7 @@ class _Asked:
     request: Request
     rule: HttpRule
     variables: dict[str, str]
-    coding: HeavyWork
+    heavy_work: HeavyWork
 
     async def body(self) -> AsyncIterator[bytes]:
         """Yield the one request of an RPC, once the service asks for it: by then it knows the caller."""
@@ -191,7 +191,7 @@ class _Asked:
 
     async def _coded(self, tenant: str | None, size_bytes: int, function: Callable[..., T], *args: Any) -> T:
         """Return the result of a function that codes a message, a large one from a thread."""
-        work = at_once if size_bytes <= _CODED_AT_ONCE_BYTES else self.coding.of(tenant or "")
+        work = at_once if size_bytes <= _CODED_AT_ONCE_BYTES else self.heavy_work.of(tenant or "")
         return await work(function, *args)
 
     def _of_body(self, raw: bytes) -> bytes:

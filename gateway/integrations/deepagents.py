@@ -25,10 +25,8 @@ from deepagents.backends.protocol import (
 from typing_extensions import override
 
 from airlock.background_loop import BackgroundLoop
-from gateway.integrations.adapter import connect
+from gateway.integrations.adapter import WORKSPACE, connect
 from gateway.integrations.deepagents_operations import Operations
-
-_WORKSPACE = "/workspace"
 
 
 class AirlockBackend(SandboxBackendProtocol):
@@ -108,21 +106,21 @@ class AirlockBackend(SandboxBackendProtocol):
     def grep(
         self, pattern: str, path: str | None = None, glob: str | None = None, *, max_count: int | None = None
     ) -> GrepResult:
-        return self._loop.run(self._operations.grep(pattern, path or _WORKSPACE, glob, max_count))
+        return self._loop.run(self._operations.grep(pattern, path or WORKSPACE, glob, max_count))
 
     @override
     async def agrep(
         self, pattern: str, path: str | None = None, glob: str | None = None, *, max_count: int | None = None
     ) -> GrepResult:
-        return await self._loop.awaited(self._operations.grep(pattern, path or _WORKSPACE, glob, max_count))
+        return await self._loop.awaited(self._operations.grep(pattern, path or WORKSPACE, glob, max_count))
 
     @override
     def glob(self, pattern: str, path: str | None = None) -> GlobResult:
-        return self._loop.run(self._operations.glob(pattern, path or _WORKSPACE))
+        return self._loop.run(self._operations.glob(pattern, path or WORKSPACE))
 
     @override
     async def aglob(self, pattern: str, path: str | None = None) -> GlobResult:
-        return await self._loop.awaited(self._operations.glob(pattern, path or _WORKSPACE))
+        return await self._loop.awaited(self._operations.glob(pattern, path or WORKSPACE))
 
     @override
     def upload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:

@@ -88,7 +88,7 @@ class Traffic:
             raise SentTooMuch("it sent more strings, lists or members than are read for one call")
 
     async def pass_on(self, messages: AsyncIterator[Incoming], out: Out, at_end: str = "") -> None:
-        """Hand on messages that the session acts on. It ends with them; its problem is then `at_end`, or an error."""
+        """Hand on the messages that the session acts on, then close `out`; `problem` is `at_end`, or an error."""
         with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
             async with out:  # its end is the end of the session
                 try:

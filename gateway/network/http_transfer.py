@@ -232,7 +232,7 @@ class Transfer:
             self.outbound.receive_data(await self._read())
 
     async def _read(self) -> bytes:
-        """Return the next bytes of the server, a few lines where h11 might read them all as fields."""
+        """Return the server's next bytes: few lines while h11 might read them as header fields."""
         if not self._unread:
             try:
                 self._unread = await self.reader.read(ANSWER_PIECE_BYTES)

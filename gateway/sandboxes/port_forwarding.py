@@ -18,7 +18,7 @@ from gateway.tenancy.quotas import BYTES, CallQuota
 from gateway.tenancy.tenants import Tenant
 from gateway.tool_calls.tool_calls import ToolCalls
 from sandbox.errors import DaemonLost
-from sandbox.keeper.keeper import Leases
+from sandbox.keeper.leases import Leases
 from sandbox.sandbox import Sandbox
 
 PIECE_BYTES = 256 * 1024

@@ -24,7 +24,7 @@ from gateway.telemetry import attributes as a
 from gateway.telemetry.hook import TRACEPARENT
 from gateway.telemetry.telemetry import PROPAGATOR, Telemetry, current, failed
 from sandbox.engines.engine import Creator
-from sandbox.keeper.keeper import Leases
+from sandbox.keeper.leases import Leases
 from sandbox.sandbox import Sandbox, SandboxSpec
 
 # The wire's dialect; the actual provider behind the endpoint is unknown.

@@ -223,7 +223,7 @@ class Quotas:
             raise refused
 
     async def _spent(self, tenant: str, quotas: QuotasSection, *names: str) -> QuotaExceeded | None:
-        """Return why no more of these may be used now; None when it may be."""
+        """Return the refusal if one of these quotas is used up, else None."""
         at_us = self._clock()
         takes = {name: _take(name, at_us, 0, limit) for name, limit in _limits(quotas, *names).items()}
         if not takes:

@@ -30,7 +30,7 @@ from sandbox.errors import Conflict, EngineUnavailable, Exhausted, NotFound, Pos
 from sandbox.file_rules import FILE_RULES_LANDLOCK_VERSION, FileRules
 from sandbox.interpreter.cell import Cell, CellResult
 from sandbox.interpreter.interpreter import InterpreterCall
-from sandbox.keeper.keeper import Leases
+from sandbox.keeper.leases import Leases
 from sandbox.protocols import (
     Entry,
     ExecResult,

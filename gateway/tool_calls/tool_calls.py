@@ -54,7 +54,7 @@ from gateway.tool_calls.service_executor import EXECUTOR, ServiceExecutor
 from gateway.tool_calls.shown_files_hook import ShownFilesHook
 from gateway.tool_calls.thread_sandbox import ThreadEngines, ThreadSandbox
 from gateway.tool_calls.tool_request import REQUEST, ToolRequest
-from sandbox.keeper.keeper import Leases
+from sandbox.keeper.leases import Leases
 from sandbox.sandbox import Sandbox
 
 _NO_TELEMETRY = Telemetry.off()
@@ -324,7 +324,7 @@ class ToolCalls:
     async def take_place(self, tenant: Tenant, *, only_ends: bool = False) -> None:
         """Take a place in the tenant's minute for an operation on what a judged call started; QuotaExceeded.
 
-        Beyond the tenant's stored bytes there is none, as for calls, but for one that `only_ends` what is there.
+        As a call, it is refused beyond the tenant's stored bytes, unless it `only_ends` what is there.
         """
         limits = tenant.policy.document.quotas
         if not only_ends:

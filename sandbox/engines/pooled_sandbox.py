@@ -11,14 +11,12 @@ never before. It is claimed once, for one thread, and never comes back from ther
 SandboxPool decides how many there are.
 """
 
-import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, Self
 
 from sandbox.client.channel_sandbox import ChannelSandbox
 from sandbox.errors import SandboxUnavailable
-from sandbox.sandbox import Sandbox, SandboxLimits, SandboxSpec, digest
+from sandbox.sandbox import Sandbox, SandboxLimits, SandboxSpec
 
 # Ids of threads' own sandboxes begin with a digest.
 _PREFIX = "pool-"
@@ -51,14 +49,9 @@ def is_pooled(sandbox_id: str) -> bool:
     return sandbox_id.startswith(_PREFIX)
 
 
-def made_digest(body: Mapping[str, Any]) -> str:
-    """Return the digest of the configuration that a container or a Pod is made by."""
-    return digest(json.dumps(body, sort_keys=True))
-
-
 @dataclass(frozen=True, eq=False)
 class PooledSandbox:
-    """A sandbox without an owner; `pids` is what settled() returned."""
+    """A sandbox without an owner; `pids` counts the daemon's own processes and threads (pooled_checks.settled())."""
 
     sandbox: ChannelSandbox
     kind: PoolKind

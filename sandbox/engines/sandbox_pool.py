@@ -259,8 +259,9 @@ class SandboxPool:
         """Check the pool once: remove what is dead, old or surplus, make what is missing, and return."""
         await self._weed()
         while self._begin_making() or self.counts["making"]:
-            if not self._begin_making():
-                await self.settled()
+            while self._begin_making():
+                pass
+            await self.settled()
         await self.settled()
 
     async def settled(self) -> None:

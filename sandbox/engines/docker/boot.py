@@ -19,10 +19,10 @@ from sandbox.engines.docker.engine_setup import BundleBroken
 from sandbox.engines.docker.lock_directory import retired
 from sandbox.engines.docker.parts import Parts
 from sandbox.engines.handshake import connected, introduced
-from sandbox.engines.pooled_sandbox import is_pooled, made_digest
+from sandbox.engines.pooled_sandbox import is_pooled
 from sandbox.engines.posture import HostKernel, weaknesses
 from sandbox.errors import PostureTooWeak, SandboxUnavailable
-from sandbox.sandbox import Owner, SandboxSpec, owner_of
+from sandbox.sandbox import Owner, SandboxSpec, made_digest, owner_of
 from sandbox.thread_lock import ThreadLock
 from sandbox.v1 import channel_pb2 as pb
 

@@ -27,9 +27,9 @@ from sandbox.engines.docker.lock_directory import let_go, retired
 from sandbox.engines.docker.parts import Parts
 from sandbox.engines.handshake import introduced
 from sandbox.engines.pooled_checks import refuse_used, settled
-from sandbox.engines.pooled_sandbox import PooledRefused, PooledSandbox, PoolKind, made_digest, pooled_id
+from sandbox.engines.pooled_sandbox import PooledRefused, PooledSandbox, PoolKind, pooled_id
 from sandbox.errors import EngineUnavailable, SandboxError, SandboxUnavailable, reason_of
-from sandbox.sandbox import Owner, Sandbox, SandboxSpec, owner_of
+from sandbox.sandbox import Owner, Sandbox, SandboxSpec, made_digest, owner_of
 from sandbox.thread_lock import Note, ThreadLock
 from sandbox.v1 import channel_pb2 as pb
 

@@ -26,9 +26,9 @@ from sandbox.engines.kubernetes.setup import Setup, unclaimed_name
 from sandbox.engines.kubernetes.unowned import Unowned
 from sandbox.engines.kubernetes.workloads import Held, PodWorkloads, SandboxWorkloads, Workloads
 from sandbox.engines.lifetime import Lifetime
-from sandbox.engines.pooled_sandbox import is_pooled, made_digest
+from sandbox.engines.pooled_sandbox import is_pooled
 from sandbox.errors import SandboxError, SandboxRetired, SandboxUnavailable
-from sandbox.sandbox import Owner, SandboxSpec
+from sandbox.sandbox import Owner, SandboxSpec, made_digest
 from sandbox.tls.identity import sandbox_name
 from sandbox.transition import OnTransition, State, Transition
 

@@ -19,7 +19,7 @@ from gateway.storage.database import Database
 from gateway.storage.policy_store import OPERATOR, PolicyStore
 from gateway.tenancy.tenants import Tenants, load_tenants
 from sandbox.errors import ImageRefused
-from sandbox.keeper.keeper import ImageGate
+from sandbox.keeper.leases import ImageGate
 from sandbox.keeper.sandbox_keeper import SandboxKeeper
 from sandbox.sandbox import SandboxSpec
 

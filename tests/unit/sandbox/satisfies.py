@@ -17,7 +17,7 @@ from sandbox.engines.local.local_fs import LocalFS
 from sandbox.engines.local.memory_engine import MemoryEngine
 from sandbox.engines.pooled_sandbox import PoolSource
 from sandbox.engines.sandbox_pool import SandboxPool
-from sandbox.keeper.keeper import ImageGate, Leases
+from sandbox.keeper.leases import ImageGate, Leases
 from sandbox.keeper.sandbox_keeper import SandboxKeeper
 from sandbox.sandbox import Sandbox
 from sandbox.thread_lock import ThreadLock

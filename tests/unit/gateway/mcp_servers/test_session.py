@@ -41,16 +41,9 @@ def session(answers: Answers, *, modern_first: bool = False, seen: list[dict[str
                 if isinstance(one.message, JSONRPCRequest):
                     tasks.start_soon(answers, one.message.method, dict(one.message.params or {}), one.message.id, send)
 
-        async def pass_on() -> None:
-            async with incoming:
-                try:
-                    await traffic.pass_on(messages, incoming)
-                except Exception as error:
-                    traffic.problem = str(error)
-
         async with incoming, read, write, outgoing, raw, messages, anyio.create_task_group() as tasks:
             tasks.start_soon(serve)
-            tasks.start_soon(pass_on)
+            tasks.start_soon(traffic.pass_on, messages, incoming)
             try:
                 yield read, write
             finally:

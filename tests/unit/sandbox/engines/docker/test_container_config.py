@@ -20,8 +20,7 @@ from sandbox.engines.docker.container_config import (
     user_ids,
     volume_of,
 )
-from sandbox.engines.pooled_sandbox import made_digest
-from sandbox.sandbox import SandboxLimits, SandboxSpec, digest, owner_by_name
+from sandbox.sandbox import SandboxLimits, SandboxSpec, digest, made_digest, owner_by_name
 
 
 def _channel(sandbox_id: str) -> dict[str, Any]:

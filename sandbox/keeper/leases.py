@@ -1,4 +1,4 @@
-"""Leases: what calls ask for a thread's sandbox. SandboxKeeper implements it.
+"""Leases: what calls ask for a thread's sandbox. SandboxKeeper implements them.
 
 Concerns of leasing, such as ImageGate, are Leases around Leases.
 """
