@@ -33,7 +33,7 @@ _WINDOW_BYTES = 1024 * 1024
 _LIMIT_STREAMS = 100
 _LIMIT_HEADER_BYTES = 64 * 1024
 _FRAME_BYTES = 16 * 1024
-# So many are read at once, for heads cost by the field: a thousand fields may be a thousand bytes.
+# Decoded at once: heads cost by the field, and a thousand fields may be a thousand bytes.
 _PIECE_BYTES = 4096
 _FIELD_BYTES = 32
 # What h2 writes heads with: it searches all of the table for each field, so the other side does not choose its size.
@@ -129,20 +129,19 @@ class End:
     async def read(self, first: bytes = b"") -> list[Event]:
         """Wait for frames. Raises EndGone."""
         try:
-            data = first or await self.reader.read(_FRAME_BYTES)  # which may be a thousand frames
-            await asyncio.sleep(0)  # others have their turn
+            data = first or await self.reader.read(_FRAME_BYTES)
             if not data:
                 raise EndGone("closed")
             events: list[Event] = []
             for start in range(0, len(data), _PIECE_BYTES):
+                await asyncio.sleep(0)  # others have their turn: it may be hundreds of frames
                 if self.closed:
                     return []
                 events += self.http.receive_data(self._without_goaway(data[start : start + _PIECE_BYTES]))
-                await asyncio.sleep(0)
+                self._limit_table()
         except (H2Error, OSError) as error:
             self.write()
             raise EndGone("not HTTP/2") from error
-        self._limit_table()
         await self.flush()
         self._changed.set()
         self._changed = asyncio.Event()
