@@ -198,7 +198,7 @@ class Approvals:
     async def _resolution(self, tenant: Tenant, approval: Approval, given: _Given) -> Resolution:
         answer, grant = given.answer, None
         if answer == "edit":
-            # In a turn: a short line may take long, too, and few calls are edited.
+            # Always in a turn: judging even a short command line may take long, and edits are rare.
             return await self.work_of(tenant.name)(self._edit, tenant, approval, given)
         if answer in ("allow_run", "allow_thread"):
             if not approval.proposed_rule:

@@ -11,18 +11,14 @@ import ipaddress
 import os
 import ssl
 from collections import OrderedDict
-from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
-from functools import partial
+from datetime import datetime, timedelta
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
-from sandbox.client.certificates import authority_certificate, builder, in_pem, key_usage
-
-Now = Callable[[], datetime]
+from sandbox.client.certificates import Now, authority_certificate, builder, in_pem, key_usage, utc_now
 
 # Clocks of sandboxes may be behind.
 _BACKDATED = timedelta(days=1)
@@ -32,7 +28,6 @@ _LEAF_VALID = timedelta(days=7)
 _LEAF_RENEWED = timedelta(days=1)
 _LIMIT_CONTEXTS = 128
 _ORDER = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551  # of P-256
-_utc_now: Now = partial(datetime.now, UTC)
 
 
 class CertificateAuthority:
@@ -41,7 +36,7 @@ class CertificateAuthority:
     Authorities of the same secret and tenant have the same key and name: what trusts one trusts the other.
     """
 
-    def __init__(self, secret: bytes, tenant: str, *, limit: int = _LIMIT_CONTEXTS, now: Now = _utc_now) -> None:
+    def __init__(self, secret: bytes, tenant: str, *, limit: int = _LIMIT_CONTEXTS, now: Now = utc_now) -> None:
         self._derived = hmac.new(secret, f"network authority of {tenant}".encode(), "sha512").digest()
         self._key = ec.derive_private_key(int.from_bytes(self._derived) % (_ORDER - 1) + 1, ec.SECP256R1())
         self._tenant = tenant

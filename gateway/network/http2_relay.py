@@ -334,17 +334,18 @@ class _Stream:
         try:
             while True:
                 event = await server.arrivals[there].next()
-                hints += isinstance(event, InformationalResponseReceived)
-                check_answer(self._request.origin, _field_count(getattr(event, "headers", ())), hints)
                 if isinstance(event, DataReceived):
                     self._relay.moved(0, len(event.data))
                     await client.send_data(self._stream, self._exchange.received(event.data))
                     await server.taken(there, event)
                 elif isinstance(event, ResponseReceived | InformationalResponseReceived):
+                    hints += isinstance(event, InformationalResponseReceived)
+                    check_answer(self._request.origin, _field_count(event.headers), hints)
                     self._relay.moved(0, header_bytes(event.headers))
                     await self._send_head(event)
                     await asyncio.sleep(0)  # many may have arrived at once: others have their turn between them
                 elif isinstance(event, TrailersReceived):
+                    check_answer(self._request.origin, _field_count(event.headers))
                     self._relay.moved(0, header_bytes(event.headers))
                     await client.send_data(self._stream, self._exchange.flush())
                     tail = self._exchange.answered(trailers(event.headers))

@@ -3,12 +3,17 @@
 The callers decide on names, times and what a certificate may be used for.
 """
 
-from datetime import datetime
+from collections.abc import Callable
+from datetime import UTC, datetime
+from functools import partial
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
+
+Now = Callable[[], datetime]
+utc_now: Now = partial(datetime.now, UTC)
 
 
 def authority_certificate(

@@ -8,9 +8,7 @@ import contextlib
 import os
 import ssl
 import tempfile
-from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
-from functools import partial
+from datetime import datetime, timedelta
 from pathlib import Path
 
 from cryptography import x509
@@ -19,11 +17,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
-from sandbox.client.certificates import authority_certificate, builder, in_pem, key_usage
+from sandbox.client.certificates import Now, authority_certificate, builder, in_pem, key_usage, utc_now
 from sandbox.tls.identity import client_context, gateway_name
-
-Now = Callable[[], datetime]
-_utc_now: Now = partial(datetime.now, UTC)
 
 # Clocks of other machines may be behind.
 _BACKDATED = timedelta(hours=1)
@@ -46,7 +41,7 @@ class ChannelAuthority:
         self._contexts: dict[str, tuple[ssl.SSLContext, datetime]] = {}
 
     @classmethod
-    def open(cls, path: Path, instance: str, *, now: Now = _utc_now) -> "ChannelAuthority":
+    def open(cls, path: Path, instance: str, *, now: Now = utc_now) -> "ChannelAuthority":
         """Read the authority in a PEM file, which is made, with its directory, if there is none.
 
         Raises OSError, and ValueError if the file has something else in it, others can read it, or `instance` cannot be
@@ -62,14 +57,14 @@ class ChannelAuthority:
             raise ValueError(f"{path}: {error}") from error
 
     @classmethod
-    def new(cls, instance: str, *, now: Now = _utc_now) -> "ChannelAuthority":
+    def new(cls, instance: str, *, now: Now = utc_now) -> "ChannelAuthority":
         """Return a new authority; raises ValueError if `instance` cannot be part of a name."""
         gateway_name(instance)
         key = ec.generate_private_key(ec.SECP256R1())
         return cls(instance, key, _authority(instance, key, now()), now)
 
     @classmethod
-    def of(cls, pem: bytes, instance: str, *, now: Now = _utc_now) -> "ChannelAuthority":
+    def of(cls, pem: bytes, instance: str, *, now: Now = utc_now) -> "ChannelAuthority":
         """Return the authority of its key and certificate; raises ValueError if it has expired, or is none."""
         gateway_name(instance)
         key, certificate = _loaded(pem)
