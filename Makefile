@@ -32,7 +32,7 @@ test-kubernetes: ## Run the tests of the Kubernetes engine on a real cluster: KU
 	@deploy/venv
 	@KUBECONFIG="$(KUBECONFIG)" deploy/run-tests kubernetes
 
-test-all: ## Run every check and every test, including PostgreSQL, all seeds and shells, gVisor, model servers, frameworks
+test-all: ## Run every check and every test but those on a real cluster: PostgreSQL, all seeds and shells, gVisor, model servers, frameworks
 	@deploy/test-tools all
 	@deploy/setup runtime sandbox sandbox-slim gateway -- sh -c 'deploy/check && { deploy/models || true; } && { deploy/frameworks/install || true; } && deploy/run-tests all'
 

@@ -333,7 +333,7 @@ def _errors() -> str:
             "# Errors",
             _GENERATED,
             _ERRORS,
-            _table(("reason", "class in gateway.client", "code", "meaning"), rows),
+            _table(("reason", "class in airlock.errors", "code", "meaning"), rows),
         ]
     )
 

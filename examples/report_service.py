@@ -15,7 +15,7 @@ import sys
 import uuid
 from pathlib import Path
 
-from gateway.client import AirlockError, Client, Tls
+from airlock import AirlockError, Client, Tls
 
 SALES = b"region,amount\nnorth,120\nsouth,80\nnorth,40\nwest,15\n"
 PROGRAM = b"""

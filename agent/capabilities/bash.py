@@ -51,16 +51,16 @@ class _Command(ToolArguments):
 
 _DESCRIPTION = (
     "Run a command line with /bin/sh in /workspace; gives its output and how it ended. Each call is a new shell: files "
-    "stay, cd and variables do not. Programs get no input. Start what must go on running, such as a server, with & and "
-    "its output in a file: it outlives the call."
+    "stay, cd and variables do not. Programs get no input. To keep something running, such as a server, start it with & "
+    "and redirect its output to a file: it continues after the call."
 )
 Network = Literal["none", "proxy"]
 """Whether commands reach nothing, or the hosts that the policy allows, by the proxy that variables name."""
 _NETWORKS: Mapping[Network, str] = {
     "none": "There is no network: nothing can be downloaded, and only servers of this sandbox answer, at localhost. "
     "Use what is installed.",
-    "proxy": "The network is a proxy, which HTTP_PROXY and HTTPS_PROXY name; it reaches only the hosts that the policy "
-    "allows, and its refusals say why.",
+    "proxy": "Network access goes through the proxy in HTTP_PROXY and HTTPS_PROXY. It reaches only the hosts that the "
+    "policy allows, and its refusals say why.",
 }
 # How a program ended, where that is not an exit; "{said}" is the sandbox's message, if any.
 _NOTES = {
@@ -147,6 +147,6 @@ def _note(done: ExecResult, timeout_s: float) -> str:
         return f"[exit code {done.exit_code}{said}]"
     if done.outcome == "daemon_lost":
         lost = f"the sandbox was lost during the command{said.rstrip('.')}"
-        return f"[{lost}. What it did so far may or may not be there]"
+        return f"[{lost}. It may have had effects: check before you run it again]"
     note = _NOTES.get(done.outcome, f"{done.outcome}{{said}}")
     return f"[{note.format(said=said, signal=done.signal, timeout_s=timeout_s)}]"

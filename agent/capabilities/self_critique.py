@@ -122,5 +122,5 @@ def self_critique(model: Model, *, rounds: int = 2, criteria: str = "", timeout_
     Each revision is a forced continuation, so a cap below `rounds` in limits stops the run first.
     """
     if rounds < 0:
-        raise ValueError(f"rounds is {rounds}: it is 0 or more")
+        raise ValueError(f"rounds is {rounds}; it must be 0 or more")
     return Capability(_NAME, hooks=(SelfCritique(model, rounds, criteria, timeout_s),))

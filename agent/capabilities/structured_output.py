@@ -104,7 +104,7 @@ def _read(model: type[BaseModel], value: JsonValue) -> tuple[Any, list[str]]:
 def structured_output(schema: type[BaseModel] | Mapping[str, JsonValue], *, retries: int = 2) -> Capability:
     """Return the hook that checks the final answer. Raises ValueError for a bad schema and says where it is bad."""
     if retries < 0:
-        raise ValueError(f"retries is {retries}: it is 0 or more")
+        raise ValueError(f"retries is {retries}; it must be 0 or more")
     if isinstance(schema, type):
         try:
             shown = schema.model_json_schema()

@@ -336,7 +336,7 @@ def summarization(
     The history is written to `files`. `timeout_s` bounds each summary.
     """
     if context_window_tokens <= 0:
-        raise ValueError(f"context_window_tokens is {context_window_tokens}: it is more than 0")
+        raise ValueError(f"context_window_tokens is {context_window_tokens}; it must be more than 0")
     summarizer = Summarizer(model, files, context_window_tokens, timeout_s)
     return Capability("summarization", hooks=(summarizer, SummarizedInput(summarizer)))
 

@@ -58,7 +58,7 @@ async def _find(asked: FindToolsArguments, context: ToolContext) -> ToolResult:
 
 def _nothing(hidden: Sequence[ToolSpec]) -> str:
     if not hidden:
-        return "[every tool there is, is shown already]"
+        return "[all tools are already shown]"
     names = ", ".join([spec.name for spec in hidden[:_NAMED]] + ["..."] * (len(hidden) > _NAMED))
     return f"[nothing matches, nothing was loaded. Try other words; there are {names}]"
 

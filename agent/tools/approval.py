@@ -214,7 +214,7 @@ async def edited_calls(
         ]
 
     def failed(why: str) -> Sequence[ToolCall]:
-        problem = f"could not be had from the approver: {why}"
+        problem = f"as the approver edited them could not be read: {why}"
         return [call.with_(arguments=None, problem=problem) if call.id in sought else call for call in calls]
 
     return await _guarded(edited, failed)

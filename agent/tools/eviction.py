@@ -44,7 +44,7 @@ class Eviction:
 
     def __post_init__(self) -> None:
         if self.limit_chars < 1 or self.head_chars < 0 or self.tail_chars < 0:
-            raise ValueError("limit_chars is 1 or more, head_chars and tail_chars are 0 or more")
+            raise ValueError("limit_chars must be 1 or more, head_chars and tail_chars 0 or more")
         shown_chars = self.head_chars + self.tail_chars
         if shown_chars > self.limit_chars:
             together = f"head_chars and tail_chars are {shown_chars} together, more than limit_chars"

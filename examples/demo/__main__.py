@@ -29,7 +29,7 @@ from examples.package_index import PackageIndex, tally_wheel
 from gateway.cli.printable import one_line, stop_line
 from gateway.cli.run_view import NestedRunView
 from gateway.cli.terminal import SafeConsole
-from gateway.client import AirlockError, Client, InvalidPath, IsADirectory
+from airlock import AirlockError, Client, InvalidPath, IsADirectory
 
 THREAD = "demo"
 WORKSPACE = "/workspace"

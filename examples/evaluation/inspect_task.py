@@ -21,7 +21,7 @@ from inspect_ai.tool import ToolCall
 from examples.evaluation.evaluation_task import EvaluationTask, Finished
 from examples.evaluation.run_record import RunRecord
 from examples.evaluation.workspace import Workspace
-from gateway.client import Client
+from airlock import Client
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from gateway.client import Client
+from airlock import Client
 
 _ROOT = "/workspace"
 _AT_ONCE = 8

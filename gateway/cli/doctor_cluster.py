@@ -114,7 +114,7 @@ class ClusterChecks:
         refused = await preflight.namespace()
         where = preflight.site.namespace
         self._add(
-            f"namespace {where}", refused is None, "takes objects" if refused is None else "takes none", str(refused)
+            f"namespace {where}", refused is None, "accepts objects" if refused is None else "accepts none", str(refused)
         )
         return not missing and refused is None
 
@@ -125,7 +125,7 @@ class ClusterChecks:
         except EngineUnavailable:
             raise
         except SandboxError as error:
-            self._add("agent-sandbox", False, f"not served as mode {preflight.site.mode} needs it", str(error))
+            self._add("agent-sandbox", False, f"the cluster does not serve what mode {preflight.site.mode} needs", str(error))
             return False
         self._add("agent-sandbox", True, f"sandboxes are {'Sandbox objects' if sandboxes else 'plain Pods'}")
         return sandboxes
@@ -231,7 +231,7 @@ class ClusterChecks:
     def _judge(self, reached: Reached) -> None:
         what = "network policy"
         if Target.POD not in reached.outside:
-            detail = "unknown: Pods outside of it do not reach each other, either"
+            detail = "unknown: Pods without the policy do not reach each other either"
             self._add(what, False, detail, "look for another NetworkPolicy in the namespace", warn=True)
             return
         enforced = not reached.inside & {Target.POD} and not reached.outside & {Target.SANDBOX}

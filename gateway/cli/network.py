@@ -207,7 +207,7 @@ def _checks(ended: ProgramResult) -> list[dict[str, Any]]:
         fail(f"python3 did not start in the sandbox; check that its image has it. {ended.message}".rstrip())
     if ended.exit_code != 0:
         said = (ended.message or ended.stderr).strip().splitlines()[-1:] or [""]
-        fail(f"the probe ended with {ended.outcome} {ended.exit_code}: {said[0]}")
+        fail(f"the test program failed in the sandbox ({ended.outcome}, exit code {ended.exit_code}): {said[0]}")
     try:
         found = json.loads(ended.stdout)
         return [{"name": str(one["name"]), **{key: one[key] for key in ("expected", "got", "ok")}} for one in found]

@@ -32,7 +32,7 @@ async def usage(
     until: Until = "",
     by: Annotated[str, typer.Option(metavar="GROUPS", help="Group by day, model, agent, or several: day,model.")] = "",
 ) -> None:
-    """Show the requests to models of a tenant's agents: tokens, and their cost at the configured prices.
+    """Show a tenant's use of models: requests, tokens, and their cost at the configured prices.
 
     Failed and lost requests count too. Tokens that an endpoint did not report are estimated from the characters.
     """

@@ -182,7 +182,7 @@ async def _preparing(engine: Engine) -> AsyncIterator[Awaitable[None]]:
         try:
             await engine.prepare()
         except SandboxError as error:  # the operator can fix it while the gateway runs
-            log.warning("no sandbox can be made", error=str(error))
+            log.warning("no sandbox can be created", error=str(error))
 
     task = asyncio.create_task(prepare(), name="preparing the engine")
     try:

@@ -171,14 +171,14 @@ class SandboxSettings(Section):
         if self.engine == "memory" and self.on_stop == "keep":
             raise ValueError("on_stop: keep needs another engine: the memory engine's sandboxes end with their gateway")
         if self.engine == "kubernetes" and not self.keep_workspaces:
-            raise ValueError("keep_workspaces: false needs engine: docker: other gateways may serve the workspaces")
+            raise ValueError("keep_workspaces: false: not with engine: kubernetes, where other gateways may use the workspaces")
         if self.on_stop == "keep" and not self.keep_workspaces:
             raise ValueError("on_stop: keep needs keep_workspaces: true: a running sandbox uses its workspace")
         return self
 
 
 class Config(Section):
-    """The whole file. `directory` is the file's own; every tenant has the `agents`, including a "default"."""
+    """The whole file. Every tenant can use the `agents`; there is always one named "default"."""
 
     directory: Path = Field(default=Path(), exclude=True)
     state_dir: Path = Field(
@@ -245,7 +245,7 @@ class Config(Section):
             if name not in self.tenants:
                 raise ValueError(f"identity: tenant {name} is not one of {', '.join(sorted(self.tenants))}")
         if self.identity.certificates and not (self.tls and self.tls.requires_certificates):
-            raise ValueError("identity.certificates: clients are not asked for a certificate without tls.client_ca")
+            raise ValueError("identity.certificates: set tls.client_ca too, or clients are not asked for a certificate")
         return self
 
     @classmethod

@@ -12,8 +12,8 @@ class HttpSettings(Section):
 
     listen: str | None = Field(
         default=None,
-        description="HOST:PORT to listen on; unset: no HTTP listener. With a free port in `--listen` this one is "
-        "a free one too",
+        description="HOST:PORT to listen on; unset: no HTTP listener. If `--listen` has port 0, this one gets a free "
+        "port, too",
         examples=[_LISTEN_EXAMPLE],
     )
     hosts: tuple[str, ...] = Field(
@@ -28,7 +28,7 @@ class HttpSettings(Section):
     public_url: str | None = Field(
         default=None,
         description="the listener's URL as its clients reach it, without a path, such as https://airlock.example; "
-        "unset: as the Host header of a request names it. Set it behind a proxy that ends TLS",
+        "unset: as the Host header of a request names it. Set it behind a proxy that terminates TLS",
     )
 
     @field_validator("public_url")

@@ -102,7 +102,7 @@ class KubernetesSettings(Section):
     )
     allow_unlimited_pids: bool = Field(
         default=False,
-        description="accept Pods whose control group limits no processes: then the kubelets' podPidsLimit must",
+        description="accept Pods without a limit of processes of their own; set podPidsLimit in every kubelet instead",
     )
 
     @model_validator(mode="after")

@@ -30,7 +30,7 @@ class SecretSettings(Section):
 
 
 class CredentialSettings(Section):
-    """A secret that tool code uses without seeing it: `env` has a placeholder, which `hosts` never get."""
+    """A secret that tool code uses without seeing it: `env` holds a placeholder, which requests to `hosts` exchange."""
 
     name: Name
     env: str = Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", description="the variable that tool code reads")
@@ -40,7 +40,7 @@ class CredentialSettings(Section):
     header: str = "Authorization"
     format: str = Field(default="Bearer {}", description="the header's value")
     basic_user: str | None = Field(default=None, description="sends the secret as HTTP Basic, with this user name")
-    plain_http: bool = Field(default=False, description="sent over HTTP without TLS, and only so")
+    plain_http: bool = Field(default=False, description="send it over HTTP without TLS, and never over TLS")
     secret: SecretSettings
     tools: tuple[str, ...] = Field(default=(), description="the tools that get it; all unless set")
     agents: tuple[str, ...] = Field(default=(), description="the agents that get it; all unless set")
@@ -65,12 +65,12 @@ class CredentialSettings(Section):
             if not _PREFIX.fullmatch(prefix) or {".", "..", ""} & set(prefix.rstrip("/").split("/")[1:]):
                 raise ValueError(f"path_prefixes: {prefix!r}: a path is expected, as in /repos/acme")
         if not _TOKEN.fullmatch(self.header) or _of_the_relay(self.header.lower()):
-            raise ValueError(f"header: {self.header!r} cannot carry a secret")
+            raise ValueError(f"header: {self.header!r} is not a header's name, or one that the proxy or HTTP itself sets")
         for field, text in (("format", self.format), ("env_format", self.env_format)):
             if text.count("{}") != 1 or not text.isascii() or not text.isprintable():
                 raise ValueError(f"{field}: one {{}} is expected, where the value goes, among printable ASCII")
         if self.basic_user is not None and (":" in self.basic_user or not self.basic_user.isprintable()):
-            raise ValueError("basic_user: a name without ':'")
+            raise ValueError("basic_user: must be printable, without ':'")
         if self.basic_user is not None and "format" in self.model_fields_set:
             raise ValueError("set either format or basic_user: what the header's value is")
         return self

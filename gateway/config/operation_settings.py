@@ -74,7 +74,7 @@ class RunsSettings(Section):
 
     on_stop: Literal["hand_over", "cancel"] = Field(
         default="hand_over",
-        description="an orderly stop hands live runs over to the next gateway that serves; cancel ends them",
+        description="a graceful shutdown hands live runs over to the next gateway that serves; cancel ends them",
     )
 
 

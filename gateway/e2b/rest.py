@@ -90,8 +90,8 @@ class RestFace:
         snapshot_id = template if template.startswith(_SNAPSHOT_PREFIX) else ""
         if not snapshot_id and template not in TEMPLATES:
             raise NotFound(
-                f"template {template!r} not found: the policy chooses the image of a sandbox (sandbox.image), which "
-                f"the templates {', '.join(sorted(TEMPLATES))} stand for; the id of a snapshot is one too"
+                f"template {template!r} not found: use {' or '.join(sorted(TEMPLATES))}, which both mean the image of "
+                "the tenant's policy (sandbox.image), or the id of a snapshot"
             )
         options: Mapping[str, Any] = {
             "template": template,

@@ -1,4 +1,4 @@
-"""The HTTP server: its socket, its TLS, and an orderly stop. It runs in the gateway's event loop."""
+"""The HTTP server: its socket, its TLS, and a graceful shutdown. It runs in the gateway's event loop."""
 
 import asyncio
 import contextlib

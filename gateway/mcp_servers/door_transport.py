@@ -201,7 +201,7 @@ async def _tunnel(connection: socket.socket, host: str, port: int) -> None:
     line, body = head.partition(b"\r\n")[0], head.partition(b"\r\n\r\n")[2]
     if b" 200 " in line + b" ":
         if body:
-            raise ConnectionError(f"{host} does not speak HTTP: it spoke first")
+            raise ConnectionError(f"{host} is not an HTTP server: it sent data before the request")
         return
     while len(body) < _SAID_LIMIT_BYTES and (piece := await loop.sock_recv(connection, _SAID_LIMIT_BYTES)):
         body += piece

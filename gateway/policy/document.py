@@ -104,7 +104,7 @@ _AGENT_TOOL_NAME = re.compile(r"[A-Za-z0-9._/-]{1,128}")
 class EvictionSizes(Section):
     """Above `limit_chars` characters a result stays in the sandbox; its head and tail come back.
 
-    What a command prints stays there above 1 MiB also where `limit_chars` is more.
+    A command's output over 1 MiB always stays there, even if `limit_chars` is higher.
     """
 
     limit_chars: int = Field(80_000, ge=100, le=10_000_000)
@@ -143,9 +143,10 @@ _STORED_BYTES = 10 * 1024 * 1024 * 1024
 class QuotasSection(Section):
     """What all runs and calls of the tenant may use together, on all gateways; unset means that it is not counted.
 
-    Minutes and days are those of the clock, in UTC. Bytes are those of results, of files that services move
-    and of connections to forwarded ports. What is stored (messages, events and journal; snapshots on the gateway's
-    disk) has a limit always: no tenant may fill the database that it shares with others.
+    Minutes and days are those of the clock, in UTC. Bytes are those of results, of files that services
+    move, of the input and output of programs and background processes, and of connections through the proxy and to
+    forwarded ports. What is stored (messages, events and journal; snapshots, wherever they are kept) always has a
+    limit: no tenant may fill what it shares with others.
     """
 
     runs_at_once: int | None = Field(None, ge=1, le=100_000)
@@ -184,7 +185,7 @@ class NetworkSection(Section):
 
 
 class RedactedPattern(Section):
-    """A secret of the tenant's own. What matches is replaced; `longest_chars` is the longest one there is."""
+    """A secret of the tenant's own. What matches is replaced; `longest_chars` is the length of the longest secret."""
 
     id: RuleId
     pattern: Regex
@@ -211,7 +212,7 @@ class ResultRule(Section):
     @model_validator(mode="after")
     def _says_when(self) -> ResultRule:
         if (self.over_bytes is None) == (self.contains is None):
-            raise ValueError("a result rule has over_bytes or contains, one of them")
+            raise ValueError("a result rule needs exactly one of over_bytes and contains")
         return self
 
 
@@ -281,7 +282,7 @@ _ONLY_FOR = {
 class Rule(Condition):
     """One rule. Without `paths` it is about every path, without `argv` about every command line, opaque ones too."""
 
-    id: RuleId = Field(description="The name that decisions give, once in a file.")
+    id: RuleId = Field(description="The rule's name in decisions; unique in the file.")
     tools: Tools = Field(description="The tools it is about: of files, execute, connect, an agent's own, SERVER/TOOL.")
     effect: Literal["allow", "ask", "deny"] = Field(description="The strictest of the rules that match wins.")
     reason: Text = Field(description="Why, in words for the model and for who is asked.")
@@ -382,7 +383,7 @@ class PolicyDocument(Section):
         description="What happens to command lines that cannot be read reliably, where argv would have to judge.",
     )
     groups: dict[RuleId, Group] = Field(
-        default_factory=dict, max_length=1000, description="Rules by name, which apply where the name stands in use."
+        default_factory=dict, max_length=1000, description="Named sets of rules; `use` lists those that apply."
     )
     use: tuple[RuleId, ...] = Field((), max_length=100, description="The groups whose rules apply.")
     rules: tuple[Rule, ...] = Field((), max_length=10_000, description="The rules that apply, in any order.")

@@ -84,7 +84,7 @@ class Expression:
         except Exception as error:  # whatever the evaluator raises has one meaning: no answer
             raise ExpressionError(_sentence(error)) from error
         if not isinstance(answer, bool):
-            raise ExpressionError("its result is neither true nor false")
+            raise ExpressionError("its result is not true or false")
         return answer
 
 
@@ -143,7 +143,7 @@ def compile_expression(text: str) -> Expression:
         raise ValueError("not an expression of CEL") from error
     unknown = named - set(VARIABLES) - _loop_variables(tokens)
     if unknown:
-        raise ValueError(f"unknown name {min(unknown)!r}; there are: {', '.join(VARIABLES)}")
+        raise ValueError(f"unknown name {min(unknown)!r}; the names are: {', '.join(VARIABLES)}")
     expression = Expression(named & set(VARIABLES), program)
     try:
         answer = program.execute(context(VARIABLES))

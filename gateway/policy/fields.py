@@ -173,7 +173,7 @@ class Placeholder(Section):
     @model_validator(mode="after")
     def _is_one(self) -> Placeholder:
         if sum(value is not None for value in (self.path, self.number, self.matches, self.end)) != 1:
-            raise ValueError("a placeholder is one of path, number, matches and end")
+            raise ValueError("a placeholder needs exactly one of path, number, matches and end")
         return self
 
 
@@ -188,7 +188,7 @@ def _words_apart(prefix: tuple[ArgvWord, ...]) -> tuple[ArgvWord, ...]:
     for program in (name,) if isinstance(name, str) else name:
         check_program_name(program)
     if any(isinstance(word, Placeholder) and word.end for word in prefix[:-1]):
-        raise ValueError("end is the last of the words")
+        raise ValueError("{end: true} must be the last word")
     return prefix
 
 
@@ -205,7 +205,7 @@ class SizeRange(Section):
     @model_validator(mode="after")
     def _is_a_range(self) -> SizeRange:
         if self.over is None and self.up_to is None:
-            raise ValueError("size_bytes has over, up_to, or both")
+            raise ValueError("size_bytes needs over, up_to or both")
         if self.over is not None and self.up_to is not None and self.over >= self.up_to:
             raise ValueError("no size satisfies both over and up_to")
         return self
@@ -229,9 +229,9 @@ class TimeWindow(Section):
     @model_validator(mode="after")
     def _is_a_window(self) -> TimeWindow:
         if (self.since is None) != (self.until is None):
-            raise ValueError("since and until belong together")
+            raise ValueError("set both since and until")
         if self.since is None and self.days is None:
-            raise ValueError("time has days, since and until, or all three")
+            raise ValueError("time needs days, or since and until, or all three")
         if self.since is not None and self.since == self.until:
             raise ValueError("since and until are the same; leave both out for the whole day")
         return self

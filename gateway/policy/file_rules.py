@@ -101,8 +101,8 @@ def check_kernel(document: PolicyDocument) -> Iterator[tuple[Path, str]]:
     if size_bytes > _LIMIT_PATHS_BYTES:
         message = (
             f"the paths and programs of the rules take {size_bytes:,} bytes, and the sandbox takes "
-            f"{_LIMIT_PATHS_BYTES:,}; name fewer directories, or have rules hold for the file tools only, with "
-            "enforcement: gateway"
+            f"{_LIMIT_PATHS_BYTES:,}; name fewer directories, or set enforcement: gateway in rules that "
+            "only have to apply to the file tools"
         )
         yield ("enforcement",), message
     for placed in rules:
@@ -114,20 +114,20 @@ def _weaker(placed: ScopedRule) -> Iterator[tuple[Path, str]]:
     """Yield where a rule would be weaker for commands than for the file tools."""
     rule = placed.rule
     if _reads_line(rule) and rule.enforcement != "reading":
-        so, accept = f"so rule {rule.id!r} would hold by reading the line alone", "accept it with enforcement: reading"
+        so, accept = f"so only reading the line can enforce rule {rule.id!r}", "set enforcement: reading"
         if rule.effect != "allow":
-            what, fix = "the kernel does not know the words of a command", "allow only what may run"
+            what, fix = "the kernel does not see a command's arguments", "allow only what may run"
             yield (*placed.path, "effect"), f"{what}, {so}; {fix}, or {accept} in the rule"
         elif _programs(rule) is None:
-            what, fix = "the kernel knows programs by their names and no other words", "name the programs in argv"
+            what, fix = "the kernel can check only the names of programs", "name the programs in argv"
             place = "argv" if rule.argv is not None else "when"
             yield (*placed.path, place), f"{what}, {so}; {fix}, or {accept} in the rule"
     if rule.effect != "allow" and rule.enforcement != "gateway" and {READ, WRITE}.intersection(rule.tools):
         for index, glob in enumerate(rule.paths or ()):
             if compile_glob(glob).shape == "pattern":
                 message = (
-                    f"the kernel knows no patterns; name directories, as /workspace/secrets/**, or have rule "
-                    f"{rule.id!r} hold for the file tools only, with enforcement: gateway"
+                    "the kernel cannot enforce patterns; name directories, such as /workspace/secrets/**, or set "
+                    f"enforcement: gateway in rule {rule.id!r}, so that it applies to the file tools only"
                 )
                 yield (*placed.path, "paths", index), message
 

@@ -81,7 +81,7 @@ def compile_host(text: str) -> HostPattern:
     if written == "*":
         raise ValueError(f"{text!r}: a rule without hosts is about every host; for one port add `when: port == 443`")
     if "*" in written:
-        raise ValueError(f"{text!r}: * is the whole first label, as in *.example.com, and stands nowhere else")
+        raise ValueError(f"{text!r}: * may only be the whole first label, as in *.example.com")
     try:
         addresses = _network(written) if "/" in written else None
         name = str(addresses) if addresses is not None else canonical_host(found[2])
@@ -92,7 +92,7 @@ def compile_host(text: str) -> HostPattern:
     if (address := address_of(name)) is not None:
         addresses = ipaddress.ip_network(address)
     if found[1] and addresses is not None:
-        raise ValueError(f"{text!r}: nothing is below an address; {_FORM}")
+        raise ValueError(f"{text!r}: an address has no subdomains; {_FORM}")
     return HostPattern(name, found[1] is not None, port, addresses)
 
 

@@ -183,5 +183,5 @@ def _by_rule(
     first = min(hits, key=lambda hit: (hit.rule.place, hit.problem is None))
     reason = first.rule.reason
     if first.problem is not None:
-        reason = f"the rule could not be evaluated, and then it denies: {shown(first.problem)}"
+        reason = f"the rule could not be evaluated, so it denies the call: {shown(first.problem)}"
     return Decision(effect, first.rule.id, reason, asked=asked, limits=limits)

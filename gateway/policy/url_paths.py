@@ -41,11 +41,11 @@ def judged_path(target: str) -> str | None:
 def compile_url_glob(text: str) -> PathGlob:
     """Compile a glob of URL paths. Raises ValueError that says what is wrong and what is allowed."""
     if "?" in text and "=" in text.partition("?")[2]:
-        raise ValueError(f"{text!r}: a rule sees no query; write the path before the ?")
+        raise ValueError(f"{text!r}: rules do not see the query string; write only the path, without the ?")
     if found := _ENCODED.search(text):
         raise ValueError(f"{text!r}: a path is compared decoded; write {unquote(found[0])!r} for {found[0]}")
     if unseen := next((mark for mark in _AMBIGUOUS if mark in text), None):
-        raise ValueError(f"{text!r} matches nothing: a path with {_AMBIGUOUS[unseen]} is never judged by its text")
+        raise ValueError(f"{text!r} can never match: a path with {_AMBIGUOUS[unseen]} is never judged by its text; leave it out")
     if text != "/" and text.endswith("/"):
         raise ValueError(f"{text!r}: a slash at the end makes no difference; leave it out, or write {text}**")
     return compile_glob(text)

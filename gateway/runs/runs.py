@@ -249,7 +249,7 @@ class Runs:
         if is_of_deletion(error):
             self._parts.tool_calls.forget_thread(tenant, thread.name)
             raise ThreadBusy(
-                f"thread {thread.name!r} is being deleted or restored, or was a moment ago: start the run again"
+                f"thread {thread.name!r} was being deleted or restored: start the run again"
             ) from None
         if (other := await self._store.under_way(thread)) is not None:
             raise ThreadBusy(

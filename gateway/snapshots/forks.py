@@ -134,9 +134,9 @@ class Forks:
         if (answer := await self._snapshots.restores.answer(request)) is not None:
             return Forked(**answer)
         if at.step is not None and not at.run_id:
-            raise InvalidArgument("step: it is one of a run; name the run as well")
+            raise InvalidArgument("step: set run_id too, because a step belongs to a run")
         if at.snapshot_id and at.run_id:
-            raise InvalidArgument("snapshot_id: a snapshot is a moment already; name it, or a run")
+            raise InvalidArgument("snapshot_id: set only one of snapshot_id and run_id")
         await self._quotas.check_stored(tenant.name, tenant.policy.document.quotas)
         row, snapshot = await self._source(tenant, source, at)
         await self._snapshots.engines.refuse_other(Thread(row.id, tenant.name, row.name))

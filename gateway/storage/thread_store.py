@@ -200,8 +200,8 @@ def busy_with(name: str, run_id: str) -> ThreadBusy:
 def going(name: str) -> ThreadBusy:
     """Return the error for a thread that is gone, being deleted or being restored."""
     return ThreadBusy(
-        f"thread {name[:64]!r} is being deleted or restored, or was a moment ago: use another thread, or repeat a "
-        "restore that was interrupted"
+        f"thread {name[:64]!r} was being deleted or restored: use another thread, try again, or repeat a restore that "
+        "was interrupted"
     )
 
 

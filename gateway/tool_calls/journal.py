@@ -62,8 +62,8 @@ _REASON_LIMIT_CHARS = 200
 # The reasons of these rules quote the call's arguments.
 _QUOTES_ARGUMENTS = (DEFAULT_DENY, OPAQUE, INVALID_ARGUMENTS)
 _DELETED = (
-    "its thread is being deleted or its files are being restored, or were just now; make the call again, or restore "
-    "the snapshot again where that was cut short"
+    "its thread was being deleted or restored; make the call again. If a restore was interrupted, restore the "
+    "snapshot again first"
 )
 log = structlog.get_logger(__name__)
 

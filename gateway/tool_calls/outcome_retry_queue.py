@@ -54,17 +54,18 @@ class UnrecordedCall:
     def words(self) -> str:
         if not self.executed:
             return (
-                f"the call {self.call_id} was not executed and changed nothing, for it could not be written down: "
+                f"the call {self.call_id} did not run, because the gateway could not record it in the database: "
                 f"{self.cause()}"
             )
         if self.erased:
             return (
-                f"what is stored of the tenant was deleted while the call {self.call_id} was under way, so its result "
-                "is withheld"
+                f"the thread or the tenant of the call {self.call_id} was deleted while it ran, so its result is "
+                "withheld"
             )
         return (
-            f"what came of the call {self.call_id} could not be written down, so its result is withheld; what it did "
-            f"in the sandbox stands, and its record follows as soon as the database takes it: {self.cause()}"
+            f"the call {self.call_id} ran, but its outcome could not be recorded, so its result is withheld. Its "
+            "effects in the sandbox remain. The gateway records the outcome once the database accepts writes again: "
+            f"{self.cause()}"
         )
 
     def error(self) -> Unavailable:

@@ -148,14 +148,14 @@ class _ProgramCall(ServiceExecutor):
         """Start the program that was judged, unless a hook needs something that a program or a stream cannot do."""
         if (call.arguments or {}).get("command") != self.program.line():
             raise PermissionDenied(
-                "a hook rewrote the command line, and a program cannot be run as another line than its own: call the "
-                "tool execute with a line instead"
+                "a hook rewrote the command line, but a program runs only with the argv that was sent: use the tool "
+                "execute instead"
             )
         self._filters = output_filters(context.run.hooks) if context.run is not None else []
         if self._filters is None:
             raise PermissionDenied(
-                "a hook or a rule on results judges results as a whole, and a stream would be past it: call the tool "
-                "execute, whose result is redacted as a whole"
+                "a hook or a rule on results has to see the whole result, and this call streams its output: use the "
+                "tool execute instead"
             )
         return await self._start(context)
 

@@ -4,7 +4,7 @@
     while it runs, the same gateway waits for the same call
     while it runs, another one      InProgress
     it ran, its outcome unwritten   Unavailable here, InProgress on another gateway
-    it could not be written down    it did not execute, and runs
+    it could not be recorded        it did not execute, and runs
     later                           the first one's result, byte for byte
     its gateway was lost meanwhile  a result whose outcome is interrupted
     other arguments, same id        RequestIdReused

@@ -342,7 +342,7 @@ async def test_agent_sandbox_of_another_version_is_named(home: Home, place: Clus
         found = (await checked(home, place, mode="auto"))["agent-sandbox"]
     finally:
         place.cluster.api.outdated.clear()
-    assert (found.state, found.detail) == ("failed", "not served as mode auto needs it")
+    assert (found.state, found.detail) == ("failed", "the cluster does not serve what mode auto needs")
     assert "serves agents.x-k8s.io/v1alpha1 alone" in found.fix
     assert "install agent-sandbox 1.0 or later" in found.fix
 

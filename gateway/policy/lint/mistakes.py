@@ -95,7 +95,7 @@ def _sections(linted: Linted) -> Iterator[Finding]:
     ]
     for path, name, pattern, what in wide:
         if pattern is not None and _matches_empty(pattern):
-            fix = "write + in place of *, or say what is at least there"
+            fix = "write + in place of *, or require some fixed text"
             yield linted.about("empty-match", path, f"{name}: {pattern} matches the empty text, {what}", fix)
     denying = [placed.name for placed in linted.rules if placed.rule.effect != "allow" and placed.rule.argv is not None]
     if document.opaque == "allow" and denying:
@@ -150,7 +150,7 @@ def effectless(linted: Linted) -> Iterator[Finding]:
                 yield linted.finding("dead-part", placed, what, "leave it out of the rule")
         again = [by or _same(pieces, placed, atom, order) for atom, by in zip(own, over, strict=True)]
         if all(again):
-            what = f"says nothing new: {_names(rule for rule in again if rule is not None)} covers all of it"
+            what = f"has no effect: {_names(rule for rule in again if rule is not None)} covers all of it"
             yield linted.finding("shadowed-rule", placed, what, "remove it, or narrow the other")
 
 

@@ -52,7 +52,7 @@ def reaches_interpreters(linted: Linted) -> Iterator[Finding]:
         elif placed.name in free:
             commands = [f"`{command}`" for command in free[placed.name]]
             what = f"reaches any code: {', '.join(commands[:3])}{' and more' if commands[3:] else ''} may run"
-            fix = "write more of its words (a placeholder, {end: true}), or have it asked about"
+            fix = "name more of the command's words (a placeholder, {end: true}), or ask about it"
             yield linted.finding("reaches-interpreter", placed, what, fix)
         else:
             yield from _fixed(linted, placed)
@@ -79,7 +79,7 @@ def _fixed(linted: Linted, placed: ScopedRule) -> Iterator[Finding]:
             found.append(shown_argv(((tuple(runs) if runs[1:] else runs[0]), *prefix[1:])))
     if found:
         what = f"`{'`, `'.join(found[:3])}` runs the code that the project's files hold"
-        yield linted.finding("runs-code", placed, what, "see that write rules keep off these files")
+        yield linted.finding("runs-code", placed, what, "make sure that no rule allows writing these files")
 
 
 def _sample_word(word: ArgvWord) -> str | None:
@@ -112,7 +112,7 @@ def side_doors(linted: Linted) -> Iterator[Finding]:
                         found.setdefault(name, f"{name} ({shown}, rule {allowed[0]})")
             if found:
                 paths = ", ".join((placed.rule.paths or ())[:3])
-                what = f"the rule keeps {kept} from {paths}, but other ways lead there: {', '.join(found.values())}"
+                what = f"the rule blocks {kept} on {paths}, but these calls reach it: {', '.join(found.values())}"
                 fix = f"write tools: [{kind}] for all file tools; for commands, allow certain ones by argv"
                 yield linted.finding("side-door", placed, what, fix)
 

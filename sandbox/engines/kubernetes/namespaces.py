@@ -155,7 +155,7 @@ class Namespaces:
         if found is None:
             try:
                 await self.requests.create(NAMESPACES, "", wanted)
-                log.info("namespace %s is made for a tenant", name)
+                log.info("namespace %s was created for a tenant", name)
                 return
             except Conflict:
                 found = await self.requests.get(NAMESPACES, "", name) or wanted

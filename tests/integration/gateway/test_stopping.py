@@ -1,4 +1,4 @@
-"""An orderly stop: health says so first, nothing new is taken, calls that are under way get their time to end."""
+"""A graceful shutdown: health says so first, nothing new is taken, calls that are under way get their time to end."""
 
 from __future__ import annotations
 

@@ -317,7 +317,7 @@ async def test_an_approver_whose_edits_cannot_be_had_blocks_the_call_that_waited
     approver._answer = Granted("apr")
     final = await agent.run(AgentState.model_validate_json(waiting.model_dump_json()))
     assert ran == [second]
-    assert "could not be had from the approver" in final.messages[2].content
+    assert "as the approver edited them could not be read" in final.messages[2].content
     assert final.messages[-1].content == "done"
 
 

@@ -168,7 +168,7 @@ def test_the_ten_lines_of_the_documentation_verify_an_export(database_file: Path
         )
 
     well = run()
-    assert (well.returncode, "whole, up to 20" in well.stdout) == (0, True)
+    assert (well.returncode, "intact, up to 20" in well.stdout) == (0, True)
     whole = file.read_text(encoding="utf-8")
     file.write_text("".join(whole.splitlines(keepends=True)[:-1]), encoding="utf-8")
     assert "the export is cut off" in run().stderr

@@ -98,7 +98,7 @@ def test_what_is_wrong_is_named(tmp_path: Path, text: str, named: str) -> None:
             "agents.a.capabilities.todos: no value is allowed, it has no settings; write `todos:` to enable it",
         ),
         (_agent("filesystem: false"), "write `filesystem:` to enable it, or leave it out"),
-        (_agent("attachments: {file_mib: 8, shown_mib: 4}"), "shown_mib: at least file_mib"),
+        (_agent("attachments: {file_mib: 8, shown_mib: 4}"), "shown_mib must be at least file_mib"),
         (_agent("bash: 60"), "capabilities.bash: a mapping is expected, as in `bash: {timeout_s: 60}`; known fields"),
         (_agent("flow: stop"), "capabilities.flow: a mapping is expected; known fields: retries, "),
         (_agent("memory: {paths: AGENTS.md}"), "memory.paths: a list is expected, as in [/workspace/AGENTS.md]"),

@@ -11,7 +11,7 @@ from gateway.policy.expressions import ExpressionError, all_visible, compile_exp
     "text,message",
     [
         ("1 +", "not an expression of CEL"),
-        ("argz == 1", "unknown name 'argz'; there are: tool, args"),
+        ("argz == 1", "unknown name 'argz'; the names are: tool, args"),
         ("path", "must be true or false"),
         ("path + 'x'", "must be true or false"),
         ("argv.map(w, w) == []", "map() is not allowed"),

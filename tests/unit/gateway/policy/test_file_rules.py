@@ -115,8 +115,8 @@ def test_without_kernel_enforcement_there_are_no_file_rules() -> None:
 def test_a_pattern_that_denies_is_refused_with_its_line_and_two_ways_out() -> None:
     deny = "id: env, tools: [read], paths: ['/workspace/**/.env'], effect: deny"
     assert problem(rules(deny)) == (
-        "policy.yaml:4: rules[0].paths[0]: the kernel knows no patterns; name directories, as /workspace/secrets/**, "
-        "or have rule 'env' hold for the file tools only, with enforcement: gateway"
+        "policy.yaml:4: rules[0].paths[0]: the kernel cannot enforce patterns; name directories, such as "
+        "/workspace/secrets/**, or set enforcement: gateway in rule 'env', so that it applies to the file tools only"
     )
     assert file_rules(f"{deny}, enforcement: gateway") == FileRules()
 
@@ -124,7 +124,7 @@ def test_a_pattern_that_denies_is_refused_with_its_line_and_two_ways_out() -> No
 @pytest.mark.parametrize("condition", ["argv: [[git, push]]", "when: command != ''", "unless: {argv: [[git, diff]]}"])
 def test_a_line_that_is_denied_or_asked_about_is_refused_unless_the_rule_accepts_reading(condition: str) -> None:
     push = f"id: push, tools: [execute], {condition}, effect: ask"
-    assert "policy.yaml:4: rules[0].effect: the kernel does not know the words of a command" in problem(rules(push))
+    assert "policy.yaml:4: rules[0].effect: the kernel does not see a command's arguments" in problem(rules(push))
     assert file_rules(f"{push}, enforcement: reading") is not None
 
 
@@ -145,7 +145,7 @@ def test_an_operator_who_asks_for_it_has_it_for_every_tenant() -> None:
     document = load_document(operator, "operator.yaml")
     assert load_policy(tenant, "tenant.yaml", document).file_rules == FileRules(readable=("/workspace",))
     pattern = rules("id: a, tools: [read], paths: ['/**/k'], effect: deny", head="version: 1\n")
-    assert problem(pattern, operator).startswith("tenant.yaml:3: rules[0].paths[0]: the kernel knows no patterns")
+    assert problem(pattern, operator).startswith("tenant.yaml:3: rules[0].paths[0]: the kernel cannot enforce patterns")
 
 
 @pytest.mark.parametrize(
@@ -153,11 +153,12 @@ def test_an_operator_who_asks_for_it_has_it_for_every_tenant() -> None:
     [
         (
             "version: 1\nrules: [{id: env, tools: [read], paths: ['/**/.env'], effect: deny, reason: r}]\n",
-            "the kernel knows no patterns; name directories, as /workspace/secrets/**, or have rule 'env' hold",
+            "the kernel cannot enforce patterns; name directories, such as /workspace/secrets/**, or set enforcement: "
+            "gateway in rule 'env'",
         ),
         (
             "version: 1\nrules: [{id: push, tools: [execute], argv: [[git, push]], effect: ask, reason: r}]\n",
-            "the kernel does not know the words of a command, so rule 'push' would hold by reading the line alone",
+            "the kernel does not see a command's arguments, so only reading the line can enforce rule 'push'",
         ),
         ("version: 1\nrules: []\nsandbox: {runtime: runsc}\n", "gVisor has no Landlock"),
     ],

@@ -188,7 +188,7 @@ async def test_layers_that_the_kernel_cannot_enforce_together_are_refused(
         (tmp_path / "o.yaml").write_text("version: 1\nenforcement: kernel\n", encoding="utf-8")
         refused = await _said(capsys, "refused")
         assert "the policies of tenant t0 and of the operator cannot hold together" in refused
-        assert "rules[0].paths[0]: the kernel knows no patterns" in refused
+        assert "rules[0].paths[0]: the kernel cannot enforce patterns" in refused
         assert "rule 'env'" in refused
         assert (await policies.in_force("t0")).policy.file_rules is None
 
