@@ -48,7 +48,9 @@ class _OfOne(ToolArguments):
 
 
 class _Wait(_OfOne):
-    timeout_s: float = Field(60.0, ge=0, le=300, description="how long to wait, in seconds; the subagent continues after that")
+    timeout_s: float = Field(
+        60.0, ge=0, le=300, description="how long to wait, in seconds; the subagent continues after that"
+    )
 
 
 def subagents(

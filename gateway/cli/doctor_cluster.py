@@ -114,7 +114,10 @@ class ClusterChecks:
         refused = await preflight.namespace()
         where = preflight.site.namespace
         self._add(
-            f"namespace {where}", refused is None, "accepts objects" if refused is None else "accepts none", str(refused)
+            f"namespace {where}",
+            refused is None,
+            "accepts objects" if refused is None else "accepts none",
+            str(refused),
         )
         return not missing and refused is None
 
@@ -125,7 +128,9 @@ class ClusterChecks:
         except EngineUnavailable:
             raise
         except SandboxError as error:
-            self._add("agent-sandbox", False, f"the cluster does not serve what mode {preflight.site.mode} needs", str(error))
+            self._add(
+                "agent-sandbox", False, f"the cluster does not serve what mode {preflight.site.mode} needs", str(error)
+            )
             return False
         self._add("agent-sandbox", True, f"sandboxes are {'Sandbox objects' if sandboxes else 'plain Pods'}")
         return sandboxes

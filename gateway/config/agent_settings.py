@@ -47,7 +47,7 @@ _DEFINITIONS = "capabilities.subagents.definitions"
 
 
 DEFAULT_PROMPT = """\
-You work on a task with tools, in a sandbox. Nobody answers questions while you work: if something is unclear, choose \
+You work on a task with tools, in a sandbox. You cannot ask questions meanwhile: if something is unclear, choose \
 the most likely meaning and say so in your summary.
 
 - Files are in /workspace. Commands run there, and relative paths start there.

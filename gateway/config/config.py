@@ -171,7 +171,9 @@ class SandboxSettings(Section):
         if self.engine == "memory" and self.on_stop == "keep":
             raise ValueError("on_stop: keep needs another engine: the memory engine's sandboxes end with their gateway")
         if self.engine == "kubernetes" and not self.keep_workspaces:
-            raise ValueError("keep_workspaces: false: not with engine: kubernetes, where other gateways may use the workspaces")
+            raise ValueError(
+                "keep_workspaces: false: not with engine: kubernetes, where other gateways may use the workspaces"
+            )
         if self.on_stop == "keep" and not self.keep_workspaces:
             raise ValueError("on_stop: keep needs keep_workspaces: true: a running sandbox uses its workspace")
         return self

@@ -65,7 +65,9 @@ class CredentialSettings(Section):
             if not _PREFIX.fullmatch(prefix) or {".", "..", ""} & set(prefix.rstrip("/").split("/")[1:]):
                 raise ValueError(f"path_prefixes: {prefix!r}: a path is expected, as in /repos/acme")
         if not _TOKEN.fullmatch(self.header) or _of_the_relay(self.header.lower()):
-            raise ValueError(f"header: {self.header!r} is not a header's name, or one that the proxy or HTTP itself sets")
+            raise ValueError(
+                f"header: {self.header!r} is not a header's name, or one that the proxy or HTTP itself sets"
+            )
         for field, text in (("format", self.format), ("env_format", self.env_format)):
             if text.count("{}") != 1 or not text.isascii() or not text.isprintable():
                 raise ValueError(f"{field}: one {{}} is expected, where the value goes, among printable ASCII")

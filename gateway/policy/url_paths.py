@@ -45,7 +45,9 @@ def compile_url_glob(text: str) -> PathGlob:
     if found := _ENCODED.search(text):
         raise ValueError(f"{text!r}: a path is compared decoded; write {unquote(found[0])!r} for {found[0]}")
     if unseen := next((mark for mark in _AMBIGUOUS if mark in text), None):
-        raise ValueError(f"{text!r} can never match: a path with {_AMBIGUOUS[unseen]} is never judged by its text; leave it out")
+        raise ValueError(
+            f"{text!r} can never match: a path with {_AMBIGUOUS[unseen]} is never judged by its text; leave it out"
+        )
     if text != "/" and text.endswith("/"):
         raise ValueError(f"{text!r}: a slash at the end makes no difference; leave it out, or write {text}**")
     return compile_glob(text)

@@ -248,9 +248,7 @@ class Runs:
         """Raise ThreadBusy if a constraint refused a run because of its thread."""
         if is_of_deletion(error):
             self._parts.tool_calls.forget_thread(tenant, thread.name)
-            raise ThreadBusy(
-                f"thread {thread.name!r} was being deleted or restored: start the run again"
-            ) from None
+            raise ThreadBusy(f"thread {thread.name!r} was being deleted or restored: start the run again") from None
         if (other := await self._store.under_way(thread)) is not None:
             raise ThreadBusy(
                 f"thread {thread.name!r} is busy with run {other}: wait for it, cancel it, or use another thread",

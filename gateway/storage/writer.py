@@ -190,7 +190,10 @@ class Writer:
                 self._refusals.taken()
             except _Unknown as unknown:
                 log.error("the connection was lost in a commit", error=str(unknown), writes=len(group))  # noqa: TRY400 - no statements
-                return [_Ended(error=Unavailable(f"{unknown}; check whether the change was made before you repeat it")) for _ in group]
+                return [
+                    _Ended(error=Unavailable(f"{unknown}; check whether the change was made before you repeat it"))
+                    for _ in group
+                ]
             except Exception as error:  # each caller gets its own
                 alone = len(group) == 1
                 if try_ < TRIES and (lost(error) or (alone and _is_conflict(error))):

@@ -46,7 +46,7 @@ def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
         (GOOD + "sandbox: {on_stop: leave}\n", "on_stop"),
         (GOOD + "sandbox: {pool_min: 5, pool_limit: 2}\n", "pool_min: 5 is more than pool_limit: 2"),
         (GOOD + "sandbox: {on_stop: keep, keep_workspaces: false}\n", "keep_workspaces: true"),
-        (GOOD + "sandbox: {engine: kubernetes, keep_workspaces: false}\n", "other gateways may serve the workspaces"),
+        (GOOD + "sandbox: {engine: kubernetes, keep_workspaces: false}\n", "other gateways may use the workspaces"),
         (GOOD + "sandbox: {kubernetes: {namespace: Not A Name}}\n", "sandbox.kubernetes.namespace"),
         (GOOD + "sandbox: {kubernetes: {name_space: a}}\n", "known fields: mode, namespace, namespace_per_tenant"),
         (

@@ -172,7 +172,7 @@ def test_any_tool_that_does_not_page_can_have_sizes_of_its_own_and_they_survive_
         (f"version: 1\nrules:\n- {CONNECT}, methods: [get]}}", 3, "rules[0].methods[0]", "in capital letters"),
         (f"version: 1\nrules:\n- {CONNECT}, methods: [CONNECT]}}", 3, "rules[0].methods[0]", "leave methods out"),
         (f"version: 1\nrules:\n- {CONNECT}, methods: []}}", 3, "rules[0].methods", "at least 1"),
-        (f"version: 1\nrules:\n- {CONNECT}, url_paths: [/a?x=1]}}", 3, "rules[0].url_paths[0]", "sees no query"),
+        (f"version: 1\nrules:\n- {CONNECT}, url_paths: [/a?x=1]}}", 3, "rules[0].url_paths[0]", "do not see the query"),
         (f"version: 1\nrules:\n- {RULE}, methods: [GET]}}", 3, "rules[0]", "methods is for connect"),
         (f"version: 1\nrules:\n- {RULE}, unless: {{url_paths: [/a]}}}}", 3, "rules[0]", "url_paths is for connect"),
         ("version: 1\nnetwork: {connections: 0}", 2, "network.connections", "1"),

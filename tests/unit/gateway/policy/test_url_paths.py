@@ -90,7 +90,7 @@ def test_what_is_judged_stays_as_it_is_and_has_no_dot_segments(pieces: list[str]
     "glob, why",
     [
         ("simple/**", "not absolute"),
-        ("/search?q=*", "sees no query"),
+        ("/search?q=*", "do not see the query"),
         ("/a%20b", "is compared decoded; write ' ' for %20"),
         ("/a;b", "a semicolon"),
         ("/a#b", "a number sign"),
