@@ -51,8 +51,8 @@ class _Command(ToolArguments):
 
 _DESCRIPTION = (
     "Run a command line with /bin/sh in /workspace; gives its output and how it ended. Each call is a new shell: files "
-    "stay, cd and variables do not. Programs get no input. To keep something running, such as a server, start it with & "
-    "and redirect its output to a file: it continues after the call."
+    "stay, cd and variables do not. Programs get no input. To keep something running, such as a server, start it with "
+    "& and redirect its output to a file: it continues after the call."
 )
 Network = Literal["none", "proxy"]
 """Whether commands reach nothing, or the hosts that the policy allows, by the proxy that variables name."""

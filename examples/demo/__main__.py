@@ -20,6 +20,7 @@ from rich.rule import Rule
 from rich.text import Text
 
 from agent.models.scripted_model_server import ScriptedModelServer
+from airlock import AirlockError, Client, InvalidPath, IsADirectory
 from examples.demo.demo_gateway import demo_gateway
 from examples.demo.run_summary import RunSummary
 from examples.demo.script import INVESTIGATOR, INVESTIGATOR_TURNS, TEST_COMMAND, task, turns
@@ -29,7 +30,6 @@ from examples.package_index import PackageIndex, tally_wheel
 from gateway.cli.printable import one_line, stop_line
 from gateway.cli.run_view import NestedRunView
 from gateway.cli.terminal import SafeConsole
-from airlock import AirlockError, Client, InvalidPath, IsADirectory
 
 THREAD = "demo"
 WORKSPACE = "/workspace"

@@ -18,10 +18,10 @@ from inspect_ai.scorer import CORRECT, INCORRECT, Score, Scorer, Target, accurac
 from inspect_ai.solver import Generate, Solver, TaskState, solver
 from inspect_ai.tool import ToolCall
 
+from airlock import Client
 from examples.evaluation.evaluation_task import EvaluationTask, Finished
 from examples.evaluation.run_record import RunRecord
 from examples.evaluation.workspace import Workspace
-from airlock import Client
 
 
 @dataclass(frozen=True)

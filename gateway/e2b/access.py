@@ -62,7 +62,7 @@ class Access:
                 raise ScopeMissing(f"the key lacks the scope {scope}", scope=scope)
         if not who.caller.key_id:
             raise Unauthenticated(
-                "X-API-Key: an Airlock API key is expected; tokens of an issuer and client certificates do not work here"
+                "X-API-Key: an Airlock API key is expected; issuers' tokens and client certificates do not work here"
             )
         client = InProcessClient(self.services.channel(origin), key)
         return KeyHolder(tenant, who.caller.key_id, who.caller.shown, client)

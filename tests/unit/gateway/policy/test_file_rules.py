@@ -153,8 +153,7 @@ def test_an_operator_who_asks_for_it_has_it_for_every_tenant() -> None:
     [
         (
             "version: 1\nrules: [{id: env, tools: [read], paths: ['/**/.env'], effect: deny, reason: r}]\n",
-            "the kernel cannot enforce patterns; name directories, such as /workspace/secrets/**, or set enforcement: "
-            "gateway in rule 'env'",
+            "the kernel cannot enforce patterns; name directories, such as /workspace/secrets/**",
         ),
         (
             "version: 1\nrules: [{id: push, tools: [execute], argv: [[git, push]], effect: ask, reason: r}]\n",
