@@ -30,12 +30,9 @@ from gateway.http.json_messages import encoded, from_json, parse, set_field
 from gateway.http.problems import fields_of, refusal
 from gateway.serving.in_process import Call
 from gateway.support.current_tenant import CURRENT_TENANT
-from gateway.support.heavy_work import HeavyWork, at_once
 
 _METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 _ALIVE_EVERY_S = 15.0
-# More is coded in a thread, in a turn of its tenant: it would delay the other calls of this process.
-_CODED_AT_ONCE_BYTES = 16 * 1024
 _ID_DIGITS = 19
 _TEXT = re.compile(rb"\S")
 T = TypeVar("T")
@@ -78,7 +75,7 @@ class JsonCalls:
                 return answer
             return refusal(404, "Not found", f"{raw_path}: no such path; GET /openapi.json lists them")
         rule, variables = found
-        asked = _Asked(request, rule, variables, self._calls.heavy_work)
+        asked = _Asked(request, rule, variables, self._calls)
         requests = asked.lines() if rule.rpc.client_streaming else asked.body()
         call = self._calls.services.call(
             rule.path, origin_of(request), metadata_of(request), requests, _timeout_s(request)
@@ -169,7 +166,7 @@ class _Asked:
     request: Request
     rule: HttpRule
     variables: dict[str, str]
-    heavy_work: HeavyWork
+    calls: Calls
 
     async def body(self) -> AsyncIterator[bytes]:
         """Yield the one request of an RPC, once the service asks for it: by then it knows the caller."""
@@ -192,8 +189,7 @@ class _Asked:
 
     async def _coded(self, tenant: str | None, size_bytes: int, function: Callable[..., T], *args: Any) -> T:
         """Return the result of a function that codes a message, a large one from a thread."""
-        work = at_once if size_bytes <= _CODED_AT_ONCE_BYTES else self.heavy_work.of(tenant or "")
-        return await work(function, *args)
+        return await self.calls.work_for(tenant or "", size_bytes)(function, *args)
 
     def _of_body(self, raw: bytes) -> bytes:
         tree: dict[str, Any] = {}
