@@ -11,8 +11,8 @@ from starlette.requests import ClientDisconnect, Request
 from gateway.client import Client
 from gateway.errors import Cancelled, DeadlineExceeded, InvalidArgument, TooLarge
 from gateway.serving.in_process import Channel, InProcessServices, Metadata, Origin
-from gateway.serving.limits import peer_at
 from gateway.support.heavy_work import HeavyWork, Work, at_once
+from gateway.support.hosts import peer_at
 
 BODY_LIMIT_BYTES = 4 * 1024 * 1024
 """Of a body that is read whole; the limit of a gRPC request."""
