@@ -24,15 +24,22 @@ LIMIT_BYTES = 4096
 
 _FENCE = "---"
 _NESTING_LIMIT = 8
+_NODES_LIMIT = 500
 
 
 class _PlainLoader(yaml.SafeLoader):
     """Refuses YAML that is expensive to read and that frontmatter does not need.
 
-    A few hundred bytes of aliases can expand to gigabytes, and nested brackets take quadratic time.
+    A few hundred bytes of aliases can expand to gigabytes, nested brackets take quadratic time, and a value takes some
+    50 microseconds.
     """
 
+    nodes = 0
+
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        self.nodes += 1
+        if self.nodes > _NODES_LIMIT:
+            raise self._refused(f"more than {_NODES_LIMIT} keys and values are not taken here")
         if self.check_event(yaml.AliasEvent):
             raise self._refused("aliases are not taken here, write the value out")
         return super().compose_node(parent, index)

@@ -13,7 +13,7 @@ import asyncio
 import json
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
@@ -51,6 +51,7 @@ _FORCED_IN_A_ROW = 2
 _LONGEST_PAUSE = 5  # as a power of two, in steps
 
 _WRITE_TIMEOUT_S = 10.0
+_TURN_CHARS = 100_000
 
 # Outside all hooks that append messages, and before the error policy at on_error.
 _PRIORITY = 1_000
@@ -213,7 +214,7 @@ class Summarizer(Hook):
         """Ask for a summary of the first `covered` messages. Raises what the model raises."""
         earlier, first = Summary.of(state), _covered(state)
         begin = f"## Summary of the first {first} messages\n\n{earlier.text}" if earlier is not None else ""
-        old = [rendered(shortened(message), first + at) for at, message in enumerate(state.messages[first:covered], 1)]
+        old = [piece async for piece in _all_rendered(map(shortened, state.messages[first:covered]), first + 1)]
         # 70 % of the window are for the old part, the rest for the prompt and the answer.
         limit_chars = int(self.context_window_tokens * 0.7 * CHARS_PER_TOKEN / max(ratio, 1.0))
         limit_chars >>= _forced(state)[0]  # the window is smaller than configured
@@ -229,10 +230,10 @@ class Summarizer(Hook):
     async def _write_history(self, state: AgentState) -> str:
         name = re.sub(r"[^A-Za-z0-9._-]", "_", state.run_id or state.thread)[:100]
         path = f"{HISTORY_DIRECTORY}/{name}-{len(state.messages)}.md"
-        history = "\n\n".join(rendered(message, number) for number, message in enumerate(state.messages, 1))
+        pieces = [f"{piece}\n".encode("utf-8", "replace") async for piece in _all_rendered(state.messages, 1)]
         try:
             async with asyncio.timeout(_WRITE_TIMEOUT_S):
-                await self.files.write(path, f"{history}\n".encode("utf-8", "replace"))
+                await self.files.write(path, b"\n".join(pieces))
         except Exception as error:  # no workspace, no space, no answer: the summary alone helps
             _log.warning("the history of thread %s was not written to %s: %s", state.thread, path, error)
             return ""
@@ -352,6 +353,18 @@ def shortened(message: Message) -> Message:
             arguments = {**arguments, **cut}
         calls.append(call.with_(arguments=arguments))
     return message.with_(tool_calls=tuple(calls))
+
+
+async def _all_rendered(messages: Iterable[Message], first: int) -> AsyncIterator[str]:
+    """Yield messages as Markdown, numbered from `first` on; the event loop has a turn after some of a long thread."""
+    done_chars = 0
+    for number, message in enumerate(messages, first):
+        piece = rendered(message, number)
+        yield piece
+        done_chars += len(piece)
+        if done_chars >= _TURN_CHARS:
+            await asyncio.sleep(0)
+            done_chars = 0
 
 
 def rendered(message: Message, number: int) -> str:

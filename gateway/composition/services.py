@@ -208,7 +208,7 @@ async def add_services(
     pins = PinAdmin(base.config, McpPinStore(database))
     admin = SandboxAdmin(engine, keeper, tool_calls, listed)
     forwarding = PortForwarding(sandboxes.leases, admin, tool_calls)
-    threads = Threads(base.store, listed, erasure, tool_calls.forget_thread, work.quotas)
+    threads = Threads(base.store, listed, erasure, tool_calls.forget_thread, work.quotas, base.heavy_work.of)
     for servicer in (
         AdminService(tenants, KeyStore(database), PolicyAdmin(base.config, base.policies), pins, authenticate),
         ApprovalService(work.approvals, authenticate),

@@ -11,12 +11,13 @@ from starlette.requests import ClientDisconnect, Request
 from gateway.client import Client
 from gateway.errors import Cancelled, DeadlineExceeded, InvalidArgument, TooLarge
 from gateway.serving.in_process import Channel, InProcessServices, Metadata, Origin
-from gateway.serving.limits import peer_at
-from gateway.support.heavy_work import HeavyWork
+from gateway.support.heavy_work import HeavyWork, Work, at_once
+from gateway.support.hosts import peer_at
 
 BODY_LIMIT_BYTES = 4 * 1024 * 1024
 """Of a body that is read whole; the limit of a gRPC request."""
 BODY_TIMEOUT_S = 20.0
+_CODED_AT_ONCE_BYTES = 16 * 1024
 _TRACE = ("traceparent", "tracestate")
 
 
@@ -38,7 +39,10 @@ class Calls:
 
     services: InProcessServices
     heavy_work: HeavyWork
-    """Codes large messages."""
+
+    def work_for(self, tenant: str, size_bytes: int) -> Work:
+        """Return what codes a message of this size: a large one in a turn of its tenant, since that delays others."""
+        return at_once if size_bytes <= _CODED_AT_ONCE_BYTES else self.heavy_work.of(tenant)
 
     def client(self, request: Request) -> InProcessClient:
         """Return a client with the caller's credential; a call raises Unauthenticated if it has none."""

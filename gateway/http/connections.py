@@ -13,7 +13,8 @@ import structlog
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from gateway.errors import Overloaded
-from gateway.serving.limits import AnonymousConnections, Ends, peer_at
+from gateway.serving.limits import AnonymousConnections, Ends
+from gateway.support.hosts import peer_at
 
 log = structlog.get_logger(__name__)
 HEAD_TIMEOUT_S = 20.0

@@ -7,6 +7,7 @@ A unary RPC answers with a JSON object. One whose answers are a stream sends eac
 import asyncio
 import contextlib
 import json
+import re
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -29,13 +30,11 @@ from gateway.http.json_messages import encoded, from_json, parse, set_field
 from gateway.http.problems import fields_of, refusal
 from gateway.serving.in_process import Call
 from gateway.support.current_tenant import CURRENT_TENANT
-from gateway.support.heavy_work import HeavyWork, at_once
 
 _METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 _ALIVE_EVERY_S = 15.0
-# More is coded in a thread, in a turn of its tenant: it would delay the other calls of this process.
-_CODED_AT_ONCE_BYTES = 16 * 1024
 _ID_DIGITS = 19
+_TEXT = re.compile(rb"\S")
 T = TypeVar("T")
 _TIMEOUT_UNITS_S = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
 
@@ -76,7 +75,7 @@ class JsonCalls:
                 return answer
             return refusal(404, "Not found", f"{raw_path}: no such path; GET /openapi.json lists them")
         rule, variables = found
-        asked = _Asked(request, rule, variables, self._calls.heavy_work)
+        asked = _Asked(request, rule, variables, self._calls)
         requests = asked.lines() if rule.rpc.client_streaming else asked.body()
         call = self._calls.services.call(
             rule.path, origin_of(request), metadata_of(request), requests, _timeout_s(request)
@@ -167,7 +166,7 @@ class _Asked:
     request: Request
     rule: HttpRule
     variables: dict[str, str]
-    heavy_work: HeavyWork
+    calls: Calls
 
     async def body(self) -> AsyncIterator[bytes]:
         """Yield the one request of an RPC, once the service asks for it: by then it knows the caller."""
@@ -181,9 +180,8 @@ class _Asked:
         """Yield the requests of a stream, one for each line; the fields in the path are those of the first."""
         variables = self.variables
         async for line in lines_of(self.request):
-            if line.strip():
-                yield await self._coded(CURRENT_TENANT.get(), len(line), self._of_line, line, variables)
-                variables = {}
+            yield await self._coded(CURRENT_TENANT.get(), len(line), self._of_line, line, variables)
+            variables = {}
 
     async def shown(self, raw: bytes, tenant: str) -> tuple[str, str]:
         """Return an answer as JSON text, and the id that its event has."""
@@ -191,8 +189,7 @@ class _Asked:
 
     async def _coded(self, tenant: str | None, size_bytes: int, function: Callable[..., T], *args: Any) -> T:
         """Return the result of a function that codes a message, a large one from a thread."""
-        work = at_once if size_bytes <= _CODED_AT_ONCE_BYTES else self.heavy_work.of(tenant or "")
-        return await work(function, *args)
+        return await self.calls.work_for(tenant or "", size_bytes)(function, *args)
 
     def _of_body(self, raw: bytes) -> bytes:
         tree: dict[str, Any] = {}
@@ -215,21 +212,30 @@ class _Asked:
 
 
 async def lines_of(request: Request) -> AsyncIterator[bytes]:
-    """Yield the lines of a body; raises TooLarge, and as pieces_of.
+    """Yield the lines of a body that are not blank; raises TooLarge, and as pieces_of.
 
-    A client may be silent between two lines, as between two messages of gRPC: how long is up to the service, and the
-    stream counts in admission. A line that has begun must arrive, since it is in memory.
+    As between two messages of gRPC, the event loop has a turn between two lines, and a client may be silent: how long
+    is up to the service, and the stream counts in admission. A line that has begun must arrive, since it is in memory.
     """
     line = bytearray()
     async for piece in pieces_of(request, partial(not_, line)):
-        *ends, rest = piece.split(b"\n")
-        for end in ends:
-            yield bytes(line + end)
+        begin = 0 if line else _text_in(piece, 0)
+        while (end := piece.find(b"\n", begin)) >= 0:
+            yield bytes(line + piece[begin:end])
             line.clear()
-        line += rest
+            begin = _text_in(piece, end + 1)
+            await asyncio.sleep(0)
+        line += piece[begin:]
         if len(line) > BODY_LIMIT_BYTES:
             raise TooLarge(f"a line of the body has more than {BODY_LIMIT_BYTES:,} bytes")
-    yield bytes(line)
+    if line:
+        yield bytes(line)
+
+
+def _text_in(piece: bytes, begin: int) -> int:
+    """Return where the next line that is not blank begins, the length of the piece if none does."""
+    found = _TEXT.search(piece, begin)
+    return found.start() if found else len(piece)
 
 
 def _take_query(request: Request, rule: HttpRule, tree: dict[str, Any]) -> None:

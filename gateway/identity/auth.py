@@ -24,6 +24,7 @@ from gateway.identity.principal import VOUCHED_KEY, CallCredentials, Context, Pr
 from gateway.storage.audit_store import OPERATORS, AuditEntry, AuditStore
 from gateway.storage.database import Database
 from gateway.storage.key_store import KeyStore
+from gateway.support.hosts import host_of
 from gateway.tenancy.tenants import Tenants
 
 log = structlog.get_logger(__name__)
@@ -59,7 +60,7 @@ class Denials:
         if now - self._window_start >= _WINDOW_S:
             self._window_start = now
             self._recorded.clear()
-        source = details.get("key_id") or peer.rpartition(":")[0]  # without the port
+        source = details.get("key_id") or host_of(peer)
         if self._recorded.total() >= _RECORDED or self._recorded[source] >= _RECORDED_PER_PEER:
             self._omitted += 1
             return

@@ -21,6 +21,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
+from agent.tools.intake import ARGUMENTS_LIMIT_VALUES, values_in
 from gateway.errors import (
     Cancelled,
     DeadlineExceeded,
@@ -32,7 +33,6 @@ from gateway.errors import (
 )
 from gateway.http.app import App, Receive, Scope, Send
 from gateway.http.calls import Calls, body_of, unquoted
-from gateway.http.json_messages import refuse_many_parts
 from gateway.identity.principal import Principal
 from gateway.mcp.approval_page import PATH as APPROVALS
 from gateway.mcp.approval_page import approval_route
@@ -53,6 +53,8 @@ _THREADS = f"{PATH}/threads/"
 _READS_OF_A_TENANT, _READS = 16, 128
 # They stay there until the answer: admission counts only what is passed on of them.
 _BODIES_OF_A_TENANT_BYTES, _BODIES_BYTES = 64 * 1024 * 1024, 512 * 1024 * 1024
+# Those of a call's arguments, and what is around them.
+_VALUES_LIMIT = ARGUMENTS_LIMIT_VALUES + 1_000
 _SESSION, _VERSION = "mcp-session-id", "mcp-protocol-version"
 # The revisions that have sessions; a request without the header is of one of them.
 _WITH_SESSIONS = (None, "2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
@@ -116,7 +118,6 @@ class McpFace:
         tenant = principal.tenant.name if principal.tenant is not None else ""
         try:
             body = await self._reads.read(tenant, partial(body_of, request))
-            refuse_many_parts(body)
         except (TooLarge, DeadlineExceeded, Overloaded) as error:
             # Before the rest of the body arrives; the connection cannot be used again.
             return refused(error, {"connection": "close"})
@@ -127,12 +128,13 @@ class McpFace:
             try:
                 held.callback(self._kept(tenant, len(body)))
                 call = _Call(request, principal, thread, body, session)
+                await self._calls.work_for(tenant, len(body))(call.parse)
                 if call.method == "notifications/cancelled" and session is not None:
                     self._running.cancel(session, call.params.get("requestId"))
                     return Response(status_code=202)
                 # Beside the place of the tool call: one that waits for its approval has none.
                 held.callback(ADMISSION.stream(tenant))
-            except Overloaded as error:
+            except (Overloaded, TooLarge) as error:
                 return refused(error)
             await self._pass_on(call, send)
         return None
@@ -184,7 +186,7 @@ class McpFace:
 
 
 class _Call:
-    """A request with its body. Of revisions with sessions the method and the parameters are known here."""
+    """A request with its body. Of revisions with sessions `parse` finds the method and the parameters."""
 
     def __init__(
         self, request: Request, principal: Principal, thread: str, body: bytes, session: Session | None
@@ -197,11 +199,18 @@ class _Call:
         self.is_old = _is_old(request)
         self.method = ""
         self.params: Mapping[str, Any] = {}
-        if self.is_old:
-            self._parse()
 
-    def _parse(self) -> None:
-        """Find the method and the parameters, unless it is a message that the transport will refuse."""
+    def parse(self) -> None:
+        """Find the method and the parameters, unless the transport will do that, or refuse the message.
+
+        Raises TooLarge for a message that would take too long to decode, here and there.
+        """
+        # As json.loads decodes bytes: with it, the transport takes more encodings than UTF-8.
+        text = self.body.decode(json.detect_encoding(self.body), errors="replace")
+        if values_in(text) > _VALUES_LIMIT:
+            raise TooLarge(f"the body has more than {_VALUES_LIMIT:,} JSON values: do it in several calls")
+        if not self.is_old:
+            return
         try:
             message = json.loads(self.body.decode())
         except (ValueError, RecursionError):

@@ -7,6 +7,7 @@ from typing import Any
 
 from agent.frozen import NotStorable, freeze
 from agent.messages import Message
+from agent.tools.intake import values_in
 from gateway.credentials.caller import actor
 from gateway.data_lifecycle.erasure import Erasure
 from gateway.errors import InvalidArgument, TooLarge
@@ -14,9 +15,14 @@ from gateway.runs.checkpoints import KEY_LIMIT_CHARS, KEYS_LIMIT, METADATA_LIMIT
 from gateway.storage.entities import NOT_READ, read_message
 from gateway.storage.store import Store
 from gateway.storage.thread_store import ThreadRow, ThreadStore, busy_with, entry_bytes
+from gateway.support.heavy_work import Work, at_once
 from gateway.support.paging import page_size, paged, place_of, token_of
 from gateway.tenancy.quotas import Quotas
 from gateway.tenancy.tenants import Tenant
+
+_VALUES_LIMIT = 20_000
+# More is checked in a thread, in a turn of its tenant.
+_CHECKED_AT_ONCE_BYTES = 16 * 1024
 
 
 @dataclass(frozen=True)
@@ -39,13 +45,17 @@ class Said:
 
 @dataclass
 class Threads:
-    """The threads of every tenant; `forget` is called with each deleted thread."""
+    """The threads of every tenant; `forget` is called with each deleted thread.
+
+    `work_of` returns what does work in turns of a tenant.
+    """
 
     store: Store
     listed: ThreadStore
     erasure: Erasure
     forget: Callable[[Tenant, str], None]
     quotas: Quotas
+    work_of: Callable[[str], Work] = lambda _tenant: at_once
 
     async def page(self, tenant: Tenant, *, prefix: str, size: int, token: str) -> tuple[Sequence[ThreadRow], str]:
         """Return threads, newest first, and the token of the next page, "" at the end."""
@@ -84,10 +94,11 @@ class Threads:
 
         The returned thread has only the entries that were set.
         """
-        if sum(entry_bytes(key, value) for key, value in changed.items()) > METADATA_LIMIT_BYTES:
+        size_bytes = sum(entry_bytes(key, value) for key, value in changed.items())
+        if size_bytes > METADATA_LIMIT_BYTES:
             raise InvalidArgument(f"set: a thread can have at most {METADATA_LIMIT_BYTES:,} bytes of metadata")
-        for key, value in changed.items():
-            _check_entry(key, value)
+        work = at_once if size_bytes <= _CHECKED_AT_ONCE_BYTES else self.work_of(tenant.name)
+        await work(_check_entries, changed)
         if both := sorted(changed.keys() & set(removed)):
             raise InvalidArgument(f"remove: {both[0]!r} is also set; name each key once")
         limits = tenant.policy.document.quotas
@@ -112,6 +123,17 @@ class Threads:
 
 class _NoJsonError(ValueError):
     """A value that Python's json module accepts and JSON does not have."""
+
+
+def _check_entries(entries: Mapping[str, str]) -> None:
+    # Before any is decoded: a value takes much more time and memory than its text.
+    if sum(map(values_in, entries.values())) > _VALUES_LIMIT:
+        raise InvalidArgument(
+            f"set: the entries hold more than {_VALUES_LIMIT:,} values, the limit for all of a request together: set "
+            "them in several requests, or keep large data in a file of the workspace"
+        )
+    for key, value in entries.items():
+        _check_entry(key, value)
 
 
 def _check_entry(key: str, value: str) -> None:

@@ -44,9 +44,10 @@ from gateway.identity.principal import PRINCIPAL, CallCredentials, Context, Prin
 from gateway.serving.admission import Admission
 from gateway.serving.fair_loop import schedule_for
 from gateway.serving.incoming import TIMEOUT_S, Incoming, Reads, SendTimeouts, call_task, read_request
-from gateway.serving.limits import AnonymousConnections, Ends, host_of
+from gateway.serving.limits import AnonymousConnections, Ends
 from gateway.serving.request_checks import check
 from gateway.storage.audit_store import OPERATORS
+from gateway.support.hosts import host_of
 from gateway.telemetry.rpc import OURS, WrappingInterceptor, admitted, refused
 from gateway.tenancy.tenants import Tenant
 from sandbox.errors import SandboxError

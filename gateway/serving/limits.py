@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -11,6 +10,7 @@ from typing import Self
 
 from gateway.errors import Overloaded
 from gateway.storage.audit_store import OPERATORS
+from gateway.support.hosts import host_of
 
 OPEN_RPCS = 1280
 """Of all tenants; then with those that have few open; then with operators."""
@@ -18,8 +18,6 @@ OPEN_RPCS_WITH_FEW = 1536
 OPEN_RPCS_WITH_OPERATORS = 1600
 _FEW = 8
 _RETRY_S = 1.0
-# A client with one IPv6 address usually has its whole network.
-_IPV6_PREFIX = 64
 
 
 class Tally(Counter[str]):
@@ -142,24 +140,6 @@ class OpenRpcs:
     def _add(self, tenant: str, number: int) -> None:
         self.in_all += number
         self._open.add(tenant, number)
-
-
-def peer_at(host: str, port: int) -> str:
-    """Return an address as grpc names peers."""
-    return f"ipv6:[{host}]:{port}" if ":" in host else f"ipv4:{host}:{port}"
-
-
-def host_of(peer: str) -> str:
-    """Return the address of a peer, as grpc names it, without its port; for IPv6 its network."""
-    kind, _, rest = peer.partition(":")
-    host = rest.rpartition(":")[0]
-    if kind != "ipv6":
-        return f"{kind}:{host}"
-    address = host.replace("%5B", "").replace("%5D", "").strip("[]").partition("%")[0]
-    try:
-        return str(ipaddress.ip_network((address, _IPV6_PREFIX), strict=False))
-    except ValueError:
-        return peer
 
 
 class AnonymousConnections:

@@ -10,6 +10,7 @@ The manifest, or the name of the copy, is stored last, when everything it refers
 
 import itertools
 import json
+import sys
 import zlib
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Mapping
@@ -33,8 +34,11 @@ _PIECES_LIMIT = 250_000
 _READ_BYTES = 64 * 1024
 # A sweep reads the digests of all snapshots side by side.
 _DIGESTS_BYTES = 4096 * DIGEST_BYTES
-# The bytes that threads hash, compress, store and read at a time, all in memory.
-_WAITING_BYTES = 2 * BLOB_LIMIT_BYTES
+# The bytes in memory that wait: pieces that threads hash, compress, store and read, and lines of a manifest. Two whole
+# pieces, and many small ones.
+_WAITING_BYTES = 2 * BLOB_LIMIT_BYTES + 1024 * 1024
+# What a line or a small piece takes at most, with the objects around it.
+_LEAST_WAITING_BYTES = 4096
 _VERSION = 1
 _LEVEL = 1
 
@@ -209,7 +213,8 @@ def _entry(line: dict[str, Any]) -> tuple[WorkspaceEntry, list[bytes]]:
 
 def _pieces(entry: WorkspaceEntry, digests: Iterable[bytes]) -> Iterator[tuple[bytes, int]]:
     """Yield a file's pieces, and how many bytes each may have in memory, which the manifest need not be right about."""
-    return ((digest, max(1, min(entry.size_bytes, BLOB_LIMIT_BYTES))) for digest in digests)
+    size_bytes = max(_LEAST_WAITING_BYTES, min(entry.size_bytes, BLOB_LIMIT_BYTES))
+    return ((digest, size_bytes) for digest in digests)
 
 
 def digests_of(objects: Objects, name: str) -> Iterator[bytes]:
@@ -264,19 +269,23 @@ class _Writing:
         self.size_bytes += entry.size_bytes
         line = {**vars(entry), "mode": entry.mode & PERMISSIONS, "pieces": []}
         for piece in _cut(content):
-            yield from self._rest(_WAITING_BYTES - len(piece))
-            self._waiting.append((line, self._threads.submit(self._blobs.put, piece), len(piece)))
-            self._waiting_bytes += len(piece)
-        self._waiting.append((line, None, 0))
+            size_bytes = max(_LEAST_WAITING_BYTES, len(piece))
+            yield from self._rest(_WAITING_BYTES - size_bytes)
+            self._waiting.append((line, self._threads.submit(self._blobs.put, piece), size_bytes))
+            self._waiting_bytes += size_bytes
+        size_bytes = _LEAST_WAITING_BYTES + sys.getsizeof(entry.path) + sys.getsizeof(entry.target)
+        yield from self._rest(_WAITING_BYTES - size_bytes)
+        self._waiting.append((line, None, size_bytes))
+        self._waiting_bytes += size_bytes
 
     def _rest(self, limit_bytes: int = -1) -> Iterator[dict[str, Any]]:
-        """Yield complete manifest lines until at most so many bytes are in progress; below 0, until none are."""
+        """Yield complete manifest lines until at most so many bytes wait; below 0, until none do."""
         while self._waiting and self._waiting_bytes > limit_bytes:
             line, putting, size_bytes = self._waiting.popleft()
+            self._waiting_bytes -= size_bytes
             if putting is None:
                 yield line
             else:
-                self._waiting_bytes -= size_bytes
                 line["pieces"].append(self._kept(putting))
 
     def _kept(self, putting: Future[tuple[bytes, int]]) -> str:

@@ -1,4 +1,4 @@
-"""Hosts in their one spelling, and addresses by what they are.
+"""Hosts in their one spelling, addresses by what they are, and peers as grpc names them.
 
 One host has many spellings: PyPI.org, pypi.org. with a dot, 127.1, 0x7f000001, ::ffff:127.0.0.1. Rules, credentials
 and connections are all about its one canonical spelling, so that they mean the same host.
@@ -39,6 +39,8 @@ _TRANSLATED = ipaddress.IPv6Network("64:ff9b::/96")
 _TRANSLATED_LOCALLY = ipaddress.IPv6Network("64:ff9b:1::/48")
 _LOCAL_PREFIXES = (48, 56, 64, 96)
 _NO_DESTINATION = ipaddress.IPv4Network("0.0.0.0/8")
+# A client with one IPv6 address usually has its whole network.
+_CLIENT_PREFIX = 64
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -89,6 +91,26 @@ def shown_endpoint(host: str, port: int | None) -> str:
     """Return HOST:PORT of a canonical host, with an IPv6 address in brackets."""
     name = f"[{host}]" if ":" in host else host
     return name if port is None else f"{name}:{port}"
+
+
+def peer_at(host: str, port: int) -> str:
+    """Return an address as grpc names peers."""
+    return f"ipv6:[{host}]:{port}" if ":" in host else f"ipv4:{host}:{port}"
+
+
+def host_of(peer: str) -> str:
+    """Return the address of a peer, as grpc names it, without its port; for IPv6 its network."""
+    kind, _, rest = peer.partition(":")
+    host = rest.rpartition(":")[0]
+    if kind != "ipv6":
+        return f"{kind}:{host}"
+    try:
+        address = ipaddress.IPv6Address(host.replace("%5B", "").replace("%5D", "").strip("[]").partition("%")[0])
+    except ValueError:
+        return peer
+    if address.ipv4_mapped is not None:
+        return f"ipv4:{address.ipv4_mapped}"
+    return str(ipaddress.IPv6Network((address, _CLIENT_PREFIX), strict=False))
 
 
 def _in_ascii(text: str) -> str:

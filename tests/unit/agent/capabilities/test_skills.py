@@ -137,6 +137,7 @@ BOMB = "a: &a [x, x]\n" + "\n".join(f"{b}: &{b} [*{a}, *{a}]" for a, b in zip("a
         ("---\n---\n", "not a mapping"),
         (f"---\n{good('x')}{BOMB}\n---\n", "aliases are not taken"),
         (f"---\n{good('x')}y: {'[' * 500}\n---\n", "open brackets"),
+        (f"---\n{good('x')}y: [{'~,' * 500}]\n---\n", "line 4: more than 500 keys and values"),
         (f"---\n{good('x')}y: {'- ' * 1500}\n---\n", "not YAML"),
         (f"---\n{good('x')}y: !!python/object/apply:os.getcwd []\n---\n", "constructor"),
         (f"---\n{good('x')}y: 2024-99-99\n---\n", "ValueError"),
@@ -233,7 +234,7 @@ async def test_at_most_two_hundred_files_are_read(tmp_path: Path) -> None:
 
 async def test_frontmatter_of_other_editors_is_read(tmp_path: Path) -> None:
     put(tmp_path, "skills/crlf", b"\xef\xbb\xbf---\r\nname: crlf\r\ndescription: d\r\n---\r\nbody")
-    put(tmp_path, "skills/long", "ä" * 100_000, head=good("long", "metadata: {deep: [1, 2]}\nlicense: MIT"))
+    put(tmp_path, "skills/long", "ä" * 100_000, head=good("long", f"metadata: {{deep: [{'1,' * 400}]}}\nlicense: MIT"))
     final, _, _ = await run(tmp_path)
     assert names(final) == ["crlf", "long"]
 

@@ -414,6 +414,42 @@ async def test_files_that_do_not_answer_cost_the_summary_its_history_and_no_more
     assert events.of("hook_failed") == []
 
 
+async def test_the_loop_has_turns_while_a_long_thread_is_written_down() -> None:
+    turns = 0
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    seen: list[int] = []
+
+    class Seeing(SaysInTurn):
+        async def infer(self, request: InferenceRequest, on_delta: OnDelta) -> ModelResponse:
+            seen.append(turns)
+            return await super().infer(request, on_delta)
+
+    class SeeingFiles(FakeFiles):
+        async def write(self, path: str, data: Any) -> Any:
+            seen.append(turns)
+            return await super().write(path, data)
+
+    thread, files = thread_of(40, 100_000), SeeingFiles()
+    summarizer: Any = small(Seeing(says("s")), files).hooks[0]
+    with_others = asyncio.create_task(others())
+    final = await summarizer.before_inference(thread)
+    with_others.cancel()
+    asked, written = seen
+    assert min(asked, written - asked) >= 30
+    (history,) = files.files.values()
+    assert (
+        history
+        == "\n\n".join(f"## {n}. user\n\n{m.content}" for n, m in enumerate(thread.messages, 1)).encode() + b"\n"
+    )
+    assert summary_in(final)["file"] == "/workspace/.airlock/history/r1-40.md"
+
+
 async def test_the_history_is_where_it_belongs_whatever_the_run_is_called(tmp_path: Path) -> None:
     thread = thread_of(40).with_(run_id="../../etc/" + "x" * 500)
     final, _ = await run(SaysInTurn(says("done")), small(SaysInTurn(says("s")), LocalFS(tmp_path)), thread)

@@ -44,3 +44,31 @@ async def test_a_line_that_has_begun_must_arrive(body: asyncio.Queue[bytes]) -> 
     assert await anext(lines) == b"whole"
     with pytest.raises(DeadlineExceeded, match="did not arrive in time"):
         await anext(lines)
+
+
+async def test_blank_lines_are_passed_over(body: asyncio.Queue[bytes]) -> None:
+    blank = b"\n" * 50_000 + b" \r\n" * 50_000
+    for piece in (blank, blank + b" begun", b",\n" + blank, blank + b"whole\n" + blank, b"begun", b"", b" too\n"):
+        body.put_nowait(piece)
+    lines = lines_of(_request(body))
+    assert [await anext(lines) for _ in range(3)] == [b"begun,", b"whole", b"begun too"]
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(anext(lines), 4 * _TIMEOUT_S)  # no line has begun
+
+
+async def test_the_loop_has_a_turn_between_two_lines(body: asyncio.Queue[bytes]) -> None:
+    body.put_nowait(b"{}\n" * 1_000)
+    turns = 0
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    with_others = asyncio.create_task(others())
+    lines = lines_of(_request(body))
+    for _ in range(1_000):
+        assert await anext(lines) == b"{}"
+    with_others.cancel()
+    assert turns >= 900

@@ -43,11 +43,21 @@ async def test_a_flood_from_one_peer_is_recorded_three_times_and_hides_no_other_
     assert recorded[3:] == [{"peer": "ipv4:10.0.0.2:1", "why": "no key", "omitted_before": 997}]
 
 
+async def test_a_flood_from_one_ipv6_network_hides_no_other_peer(database: Database) -> None:
+    denials = Denials(AuditStore(database), lambda: 0.0)
+    for host in range(1000):
+        denials.record(f"ipv6:[2001:db8::{host:x}]:1", "no key")
+    denials.record("ipv6:[2001:db8:0:1::1]:1", "no key")
+    recorded = await _recorded(database, denials)
+    assert [one["peer"] for one in recorded[:3]] == [f"ipv6:[2001:db8::{host:x}]:1" for host in range(3)]
+    assert recorded[3:] == [{"peer": "ipv6:[2001:db8:0:1::1]:1", "why": "no key", "omitted_before": 997}]
+
+
 async def test_a_flood_from_many_peers_is_bounded_and_counted_in_the_next_minute(database: Database) -> None:
     now = [0.0]
     denials = Denials(AuditStore(database), lambda: now[0])
     for host in range(200):
-        denials.record(f"ipv6:[::{host:x}]:1", "x" * 5000)
+        denials.record(f"ipv6:[2001:db8:0:{host:x}::1]:1", "x" * 5000)
     now[0] = 61.0
     denials.record("ipv4:10.0.0.1:1", "no key")
     recorded = await _recorded(database, denials)

@@ -6,7 +6,7 @@ import asyncio
 import json
 import subprocess
 import sys
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -22,7 +22,7 @@ from gateway.mcp.face import McpFace
 from gateway.policy import Policy, PolicyDocument
 from gateway.serving.edge import ADMISSION
 from gateway.serving.in_process import InProcessServices
-from gateway.support.heavy_work import HeavyWork
+from gateway.support.heavy_work import HeavyWork, Work
 from gateway.tenancy.tenants import Tenant
 
 TENANT = Tenant("acme", Policy(PolicyDocument(version=1)), ModelSettings(), {})
@@ -38,13 +38,13 @@ SCOPE: dict[str, Any] = {
 }
 
 
-async def _answered(receive: Receive) -> tuple[int, dict[str, Any]]:
+async def _answered(receive: Receive, work: HeavyWork | None = None, revision: str = "") -> tuple[int, dict[str, Any]]:
     """Return the status and the error of the answer to a request with this body."""
 
     async def anyone(_credentials: object) -> Principal:
         return Principal(TENANT, Caller("key_1"))
 
-    face = McpFace(Calls(InProcessServices([]), HeavyWork()), Authorization(anyone))
+    face = McpFace(Calls(InProcessServices([]), work or HeavyWork()), Authorization(anyone))
     endpoint = next(route for route in face.routes() if getattr(route, "path", "") == "/mcp")
     sent: list[Any] = []
 
@@ -52,7 +52,8 @@ async def _answered(receive: Receive) -> tuple[int, dict[str, Any]]:
         sent.append(message)
 
     app: Any = endpoint.app  # type: ignore[attr-defined]  # of a starlette Route
-    await app(dict(SCOPE), receive, send)
+    headers = [*SCOPE["headers"], (b"mcp-protocol-version", revision.encode())] if revision else SCOPE["headers"]
+    await app({**SCOPE, "headers": headers}, receive, send)
     return sent[0]["status"], json.loads(sent[1]["body"])["error"]
 
 
@@ -73,11 +74,44 @@ async def test_a_tenant_with_too_many_requests_learns_when_to_come_back(monkeypa
 
     monkeypatch.setattr(ADMISSION, "stream", full)
 
-    async def receive() -> Any:
-        return {"type": "http.request", "body": b"{}", "more_body": False}
-
-    status, error = await _answered(receive)
+    status, error = await _answered(_receives(b"{}"))
     assert (status, error["data"]["retry_after_s"]) == (429, 1.0)
+
+
+def _receives(body: bytes) -> Receive:
+    async def receive() -> Any:
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return receive
+
+
+@pytest.mark.parametrize("revision", ["", "2026-07-28"])
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
+async def test_a_body_of_too_many_values_is_refused_before_it_is_decoded(revision: str, encoding: str) -> None:
+    # The character has the byte of a quotation mark in UTF-16.
+    message = {"method": "tools/call", "params": {"arguments": {"\u2201": [[] for _ in range(20_000)]}}}
+    body = json.dumps(message, ensure_ascii=False).encode(encoding)
+    status, error = await _answered(_receives(body), revision=revision)
+    assert (status, error["data"]["reason"]) == (413, "TOO_LARGE")
+    assert "more than 21,000 JSON values" in error["message"]
+
+
+async def test_a_large_body_is_parsed_in_a_turn_of_its_tenant(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Counted(HeavyWork):
+        turns: ClassVar[list[str]] = []
+
+        def of(self, tenant: str) -> Work:
+            self.turns.append(tenant)
+            return super().of(tenant)
+
+    def full(_tenant: str) -> Any:
+        raise Overloaded("256 streams of this tenant are open, the limit", 1.0)
+
+    monkeypatch.setattr(ADMISSION, "stream", full)
+    for size in (100, 20_000):
+        status, _ = await _answered(_receives(json.dumps({"method": "x" * size}).encode()), Counted())
+        assert status == 429, "it was parsed"
+    assert Counted.turns == ["acme"]
 
 
 def test_the_bodies_of_a_tenants_requests_in_progress_have_a_limit_together() -> None:

@@ -19,6 +19,7 @@ from gateway.credentials.caller import Caller
 from gateway.identity.principal import Context, Principal
 from gateway.policy.document import PolicyDocument
 from gateway.policy.judge import Policy
+from gateway.runs import threads as threads_module
 from gateway.runs.runs import Runs
 from gateway.runs.threads import Threads
 from gateway.services.run_service import RunService
@@ -29,6 +30,7 @@ from gateway.storage.store import NewRun, Store
 from gateway.storage.tables import messages, runs, thread_metadata
 from gateway.storage.thread_store import TASK_LISTED_CHARS, ThreadStore
 from gateway.storage.usage_store import UsageStore
+from gateway.support.heavy_work import Work, at_once
 from gateway.tenancy.tenants import Tenant
 from gateway.v1 import run_service_pb2_grpc, thread_service_pb2_grpc
 from tests.unit.gateway.made_parts import made_quotas
@@ -51,6 +53,7 @@ class Served:
     client: Client
     store: Store
     database: Database
+    turns: list[str]
 
 
 async def anybody(_context: Context) -> Principal:
@@ -61,7 +64,13 @@ async def anybody(_context: Context) -> Principal:
 async def served(database_url: str) -> AsyncIterator[Served]:
     database = await Database.open(database_url)
     store, listed = Store(database, clock=Ticking()), ThreadStore(database)
-    threads = Threads(store, listed, cast(Any, None), lambda _tenant, _name: None, made_quotas(database))
+    turns: list[str] = []
+
+    def work_of(tenant: str) -> Work:
+        turns.append(tenant)
+        return at_once
+
+    threads = Threads(store, listed, cast(Any, None), lambda _tenant, _name: None, made_quotas(database), work_of)
     server = grpc.aio.server()
     thread_service_pb2_grpc.add_ThreadServiceServicer_to_server(ThreadService(threads, anybody), server)
     run_service = RunService(cast(Runs, None), anybody, listed, UsageStore(database))
@@ -69,7 +78,7 @@ async def served(database_url: str) -> AsyncIterator[Served]:
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     async with Client(f"127.0.0.1:{port}", "alk_x", retry=None) as client:
-        yield Served(client, store, database)
+        yield Served(client, store, database, turns)
     await server.stop(None)
     await database.close()
 
@@ -178,6 +187,21 @@ async def test_a_number_of_too_many_digits_is_refused_in_words_for_clients(serve
     with pytest.raises(InvalidArgument, match="too many digits") as refused:
         await served.client._unary(served.client._method(type(request)), request)
     assert "sys." not in str(refused.value)
+
+
+async def test_the_values_in_all_metadata_of_a_request_are_counted_before_any_is_decoded(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fits = {f"k{n}": [0] * 6_000 for n in range(3)}
+    assert (await served.client.set_thread_metadata("t", fits)).metadata == fits
+    assert served.turns == ["acme"], "large ones are checked in a turn of their tenant"
+    await served.client.set_thread_metadata("t", {"a": [0] * 100})
+    assert served.turns == ["acme"]
+    decoded: list[object] = []
+    monkeypatch.setattr(threads_module, "freeze", decoded.append)
+    with pytest.raises(InvalidArgument, match="more than 20,000 values"):
+        await served.client.set_thread_metadata("t", {f"k{n}": [0] * 6_000 for n in range(4)})
+    assert not decoded
 
 
 async def test_metadata_stays_as_it_is_while_a_run_is_under_way(served: Served) -> None:

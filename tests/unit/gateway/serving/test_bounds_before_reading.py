@@ -8,7 +8,7 @@ import pytest
 
 from gateway.errors import DeadlineExceeded, Overloaded
 from gateway.serving.incoming import Reads
-from gateway.serving.limits import AnonymousConnections, Budget, host_of
+from gateway.serving.limits import AnonymousConnections, Budget
 
 
 async def _settle() -> None:
@@ -64,11 +64,6 @@ def test_calls_of_strangers_are_bounded_by_connection_address_and_in_all() -> No
     first.close()
     first.close()
     strangers.one("ipv4:10.0.0.3:1")
-
-
-@pytest.mark.parametrize("peer", ["ipv6:%5B2001:db8::1%5D:7", "ipv6:[2001:db8::ffff]:9"])
-def test_a_network_of_ipv6_is_one_address(peer: str) -> None:
-    assert host_of(peer) == "2001:db8::/64"
 
 
 async def test_a_stream_waits_for_room_that_its_tenant_takes_up_and_another_tenant_does_not() -> None:

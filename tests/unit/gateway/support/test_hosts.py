@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.support.hosts import canonical_host
+from gateway.support.hosts import canonical_host, host_of, peer_at
 
 
 @pytest.mark.parametrize(
@@ -57,3 +57,18 @@ def test_a_host_has_one_spelling(written: str, canonical: str) -> None:
 def test_what_is_no_host_says_why(written: str, why: str) -> None:
     with pytest.raises(ValueError, match=why):
         canonical_host(written)
+
+
+@pytest.mark.parametrize(
+    "peer, host",
+    [
+        ("ipv4:10.0.0.1:7", "ipv4:10.0.0.1"),
+        ("ipv6:%5B2001:db8::1%5D:7", "2001:db8::/64"),
+        ("ipv6:[2001:db8::ffff]:9", "2001:db8::/64"),
+        (peer_at("fe80::1%eth0", 7), "fe80::/64"),
+        (peer_at("::ffff:10.0.0.1", 7), "ipv4:10.0.0.1"),
+        ("unix:", "unix:"),
+    ],
+)
+def test_the_host_of_a_peer_is_an_address_or_a_network_of_ipv6(peer: str, host: str) -> None:
+    assert host_of(peer) == host
