@@ -23,12 +23,13 @@ from agent.tool_call import CallContext
 from agent.tools.tool import Capability, JsonArguments, Tool, ToolContext
 from agent.tools.toolbox import Toolbox
 from gateway.errors import AirlockError
-from gateway.mcp_servers.arguments import arguments_of
+from gateway.mcp_servers.arguments import ServerArguments, arguments_of
 from gateway.mcp_servers.definitions import Definition, Definitions
 from gateway.mcp_servers.places import Entry, Place, Server, Unusable
 from gateway.mcp_servers.results import result_of
 from gateway.network.door import Doors
 from gateway.storage.mcp_pin_store import McpPins, McpPinStore
+from gateway.support.heavy_work import Work
 from gateway.tenancy.tenants import Tenant
 from gateway.tool_calls.tool_calls import ToolCalls, ToolPath
 from sandbox.errors import SandboxError
@@ -117,16 +118,23 @@ class McpServers:
             return str(error)
 
     def _tool(self, place: Place, server: Server, definition: Definition) -> Tool:
-        async def run(arguments: JsonArguments, context: ToolContext) -> ToolResult:
+        name = f"{server.name}/{definition.name}"
+
+        async def run(arguments: ServerArguments, context: ToolContext) -> ToolResult:
+            if errors := await arguments.late_errors(self._work(place)):
+                return ToolResult.error(f"the arguments of {name} do not fit: {'; '.join(errors)}")
             return await self._call(place, server, definition, arguments.root, context)
 
         return Tool(
-            f"{server.name}/{definition.name}",
+            name,
             definition.description,
             arguments_of(json.dumps(definition.parameters)),
             run,
             writes_anywhere=server.settings.command is not None,
         )
+
+    def _work(self, place: Place) -> Work:
+        return self.tool_calls.heavy_work.of(place.tenant.name)
 
     # --- calls ---
 
