@@ -155,10 +155,16 @@ class McpServers:
 
         try:
             async with self._session(place, server, context.hooks) as (entry, session):
-                await session.list_tools()
-                await self._noticed(place, server, entry, session)
-                _check_pinned(definition, session.definitions)
-                answer = await session.call(definition.name, arguments, timeout_s=timeout_s, on_progress=progressed)
+                try:
+                    async with asyncio.timeout(timeout_s):
+                        await session.list_tools()
+                        await self._noticed(place, server, entry, session)
+                        _check_pinned(definition, session.definitions)
+                        name = definition.name
+                        answer = await session.call(name, arguments, timeout_s=timeout_s, on_progress=progressed)
+                except TimeoutError:
+                    late = f"it did not answer within {timeout_s:g} s, and the call was cancelled"
+                    raise Unusable(late) from None
             return await result_of(answer, context.call_id, place.sandbox)
         except (Unusable, SandboxError, AirlockError) as error:
             said = error.outside if isinstance(error, SandboxError) else str(error)
