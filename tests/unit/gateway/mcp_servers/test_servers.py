@@ -9,8 +9,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+
 from agent.messages import ToolCall
-from agent.tools.tool import ToolContext
+from agent.tools.tool import Tool, ToolContext
 from agent.tools.toolbox import Toolbox
 from gateway.config.mcp_settings import McpServerSettings
 from gateway.mcp_servers.definitions import Definitions
@@ -90,6 +92,36 @@ async def made(*given: Any, **more: Any) -> AsyncIterator[_Gateway]:
     finally:
         await one.servers.close()
         one.heavy_work.close()
+
+
+def counted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return the names of the tools that are made from now on, in order."""
+    names: list[str] = []
+
+    def tool(name: str, *given: Any, **more: Any) -> Tool:
+        names.append(name)
+        return Tool(name, *given, **more)
+
+    monkeypatch.setattr("gateway.mcp_servers.servers.Tool", tool)
+    return names
+
+
+async def test_a_call_makes_the_tool_that_it_calls_and_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wide = {"type": "object", "properties": {f"p{number}": {} for number in range(50)}}
+    tools = [{**ECHO, "name": f"t{number}", "inputSchema": wide} for number in range(100)]
+    names = counted(monkeypatch)
+    async with made(tmp_path, older(_changing), *tools) as gateway:
+        found = await gateway.toolbox("notes/t7")
+        assert names == [spec.name for spec in found.specs()] == ["notes/t7"]
+        found = await gateway.toolbox("notes/other")
+        assert names[1:] == ["notes/other"]
+        judged = found.prepare(ToolCall(id="c", name="notes/other", arguments={}))
+        assert "no tool of this name" in (await found.execute(judged, ToolContext("c"))).text()
+        specs = await gateway.servers.specs(gateway.tenant, gateway.path)
+        assert [spec.name for spec in specs] == [f"notes/t{number}" for number in range(100)]
+        assert specs[7].parameters == wide
 
 
 async def _changing(_: str, __: dict[str, Any], id_: Any, send: Send) -> None:
