@@ -15,7 +15,7 @@ from functools import partial
 
 from agent.tool_call import CallContext
 from gateway.mcp_servers.door_transport import door_transport
-from gateway.mcp_servers.places import Entry, Place, Server, Unusable
+from gateway.mcp_servers.places import Entry, Place, Server, Unusable, program_id
 from gateway.mcp_servers.process_transport import ServerProcess, process_transport
 from gateway.mcp_servers.session import ServerFailed, Session
 from gateway.network.door import Doors, no_network
@@ -65,7 +65,7 @@ class Connecting:
         settings = server.settings
         # Sessions of the same name are another's if the agent, or how it starts, is another.
         digest = hashlib.sha256(f"{place.judged_as} {settings.model_dump_json()}".encode()).hexdigest()
-        process_id = f"mcp-{server.name}-{digest[:8]}"
+        process_id = program_id(server.name, digest)
         with suppress(NotFound):  # that of an earlier session, which cannot be continued
             await place.sandbox.remove_process(process_id)
         program = Program(argv, settings.cwd, settings.env)
