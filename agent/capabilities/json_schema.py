@@ -10,12 +10,15 @@ import asyncio
 import json
 import math
 import os
+import re
 import resource
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from itertools import islice
 from typing import Any
+from urllib.parse import urljoin
 
 from pydantic import JsonValue
 
@@ -75,10 +78,12 @@ def _errors_in(schema: dict[str, JsonValue], value: JsonValue) -> list[str]:
     return [f"{short(one.json_path)}: {short(one.message)}" for one in found]
 
 
-def checked(schema: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
-    """Return a copy of a valid schema. Raises ValueError that says where it is wrong."""
-    from jsonschema import Draft202012Validator, SchemaError  # noqa: PLC0415 - see the top of the module
-    from jsonschema_specifications import REGISTRY  # noqa: PLC0415 - as above
+def checked(schema: Mapping[str, JsonValue], *, compiles: bool = True) -> dict[str, JsonValue]:
+    """Return a copy of a valid schema. Raises ValueError that says where it is wrong.
+
+    Without `compiles` patterns may be anything: Python takes seconds to compile some that are short.
+    """
+    from jsonschema_specifications import REGISTRY  # noqa: PLC0415 - see the top of the module
     from referencing.jsonschema import DRAFT202012  # noqa: PLC0415 - as above
 
     try:
@@ -86,16 +91,52 @@ def checked(schema: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
         copy: dict[str, JsonValue] = json.loads(text)
         if len(text) > MAX_SCHEMA_CHARS:
             raise ValueError(f"it has {len(text)} characters as JSON, {MAX_SCHEMA_CHARS} at most are taken")
-        Draft202012Validator.check_schema(copy)
+        for error in _metaschema(compiles).iter_errors(copy):
+            raise _WrongSchema(f"the JSON Schema is wrong at {error.json_path}: {short(error.message)}")
         root = DRAFT202012.create_resource(copy)
-        _check_references(root, REGISTRY.with_resource(root.id() or "", root).resolver(root.id() or ""))
-    except SchemaError as error:
-        raise ValueError(f"the JSON Schema is wrong at {error.json_path}: {short(error.message)}") from None
+        registry = REGISTRY.with_resource(root.id() or "", root).crawl()  # else each reference by name would do it
+        _check_references(root, registry.resolver(root.id() or ""))
+    except _WrongSchema:
+        raise
     except RecursionError:
         raise ValueError("the JSON Schema is nested too deep") from None
     except (TypeError, ValueError) as error:
         raise ValueError(f"the JSON Schema cannot be taken: {short(str(error))}") from None
     return copy
+
+
+class _WrongSchema(ValueError):
+    """A schema is not one of Draft 2020-12; str() says where."""
+
+
+@lru_cache(2)
+def _metaschema(compiles: bool) -> Any:
+    """Return what validates schemas, with the vocabularies of the metaschema in one.
+
+    It is ten times as fast: every subschema is looked at once, not once for each vocabulary.
+    """
+    from jsonschema import Draft202012Validator, validators  # noqa: PLC0415 - see the top of the module
+    from jsonschema_specifications import REGISTRY  # noqa: PLC0415 - as above
+
+    whole = Draft202012Validator.META_SCHEMA
+    parts = [REGISTRY.contents(urljoin(whole["$id"], part["$ref"])) for part in whole["allOf"]] + [whole]
+    merged = {"type": whole["type"]}
+    for name in ("$defs", "properties"):
+        merged[name] = {key: value for part in parts for key, value in part.get(name, {}).items()}
+    text = json.dumps(merged).replace('{"$dynamicRef": "#meta"}', '{"$ref": "#"}')
+    own: Any = json.loads(re.sub(r'"\$ref": "meta/\w+#', '"$ref": "#', text))
+    extend: Any = validators.extend
+    kind = extend(Draft202012Validator, {"uniqueItems": _unique_items})
+    return kind(own, registry=REGISTRY, format_checker=Draft202012Validator.FORMAT_CHECKER if compiles else None)
+
+
+def _unique_items(_validator: Any, _unique: Any, instance: Any, _schema: Any) -> Iterator[Any]:
+    from jsonschema import ValidationError  # noqa: PLC0415 - see the top of the module
+
+    # In a schema these are names; with anything else among them `items` fails, and comparing all takes very long.
+    names = [one for one in instance if isinstance(one, str)] if isinstance(instance, list) else []
+    if len(set(names)) < len(names):
+        yield ValidationError(f"{instance!r} has non-unique elements")
 
 
 def _check_references(resource: Any, resolver: Any) -> None:

@@ -15,7 +15,7 @@ from functools import partial
 
 from agent.tool_call import CallContext
 from gateway.mcp_servers.door_transport import door_transport
-from gateway.mcp_servers.places import Entry, Place, Server, Unusable
+from gateway.mcp_servers.places import Entry, Place, Server, Unusable, program_id
 from gateway.mcp_servers.process_transport import ServerProcess, process_transport
 from gateway.mcp_servers.session import ServerFailed, Session
 from gateway.network.door import Doors, no_network
@@ -57,7 +57,7 @@ class Connecting:
         try:
             if server.settings.command is not None:
                 return await self._of_program(place, server, server.settings.command)
-            return await self._of_address(server, entry, server.settings.url or "")
+            return await self._of_address(place, server, entry, server.settings.url or "")
         except ServerFailed as error:
             raise Unusable(str(error)) from error
 
@@ -65,7 +65,7 @@ class Connecting:
         settings = server.settings
         # Sessions of the same name are another's if the agent, or how it starts, is another.
         digest = hashlib.sha256(f"{place.judged_as} {settings.model_dump_json()}".encode()).hexdigest()
-        process_id = f"mcp-{server.name}-{digest[:8]}"
+        process_id = program_id(server.name, digest)
         with suppress(NotFound):  # that of an earlier session, which cannot be continued
             await place.sandbox.remove_process(process_id)
         program = Program(argv, settings.cwd, settings.env)
@@ -80,11 +80,12 @@ class Connecting:
             raise Unusable(f"it was not started: {start.error or finished.result.text()}")
         process = ServerProcess(place.sandbox, process_id, start.process.started_ns)
         transport = partial(process_transport, process)
-        session = Session(transport, modern_first=False, is_lost=process.is_lost, why_lost=process.said)
+        work = self.tool_calls.heavy_work.of(place.tenant.name)
+        session = Session(transport, modern_first=False, is_lost=process.is_lost, why_lost=process.said, work=work)
         await session.start(settings.start_s)
         return session
 
-    async def _of_address(self, server: Server, entry: Entry, url: str) -> Session:
+    async def _of_address(self, place: Place, server: Server, entry: Entry, url: str) -> Session:
         settings, own = server.settings, entry.own[-1]
         headers = dict(settings.headers)
         if settings.credential is not None:
@@ -102,6 +103,6 @@ class Connecting:
             return entry.own[-1].connect()
 
         transport = partial(door_transport, url, headers, connect, await own.trust())
-        session = Session(transport, modern_first=True)
+        session = Session(transport, modern_first=True, work=self.tool_calls.heavy_work.of(place.tenant.name))
         await session.start(settings.start_s)
         return session

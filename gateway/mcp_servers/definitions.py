@@ -9,8 +9,9 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import islice
 from typing import Any, Self
 
@@ -25,6 +26,10 @@ _DESCRIPTION_LIMIT_CHARS = 8_000
 _ALL_LIMIT_CHARS = 512 * 1024
 _DEPTH_LIMIT = 32
 _LOOKED_AT_LIMIT = 1_000
+_STEP_CHARS = 4_000
+# They are joined with each other, again and again.
+_REFERENCES = frozenset({"$id", "$ref", "$anchor", "$dynamicRef", "$dynamicAnchor"})
+_REFERENCE_LIMIT_CHARS = 1_000
 _NAME = re.compile(r"[A-Za-z0-9_./-]{1,95}")
 # Texts for people and models. Nothing is compared with them, so what cannot be shown may be replaced.
 _TEXTS = frozenset({"title", "description", "$comment"})
@@ -51,7 +56,7 @@ class Definitions:
     tools: Mapping[str, Definition]
     left_out: tuple[str, ...] = ()
 
-    @property
+    @cached_property
     def digest(self) -> str:
         return _digest(sorted(tool.digest for tool in self.tools.values()))
 
@@ -67,13 +72,19 @@ class Definitions:
         return cls({tool.name: tool for tool in tools})
 
     @classmethod
-    def read(cls, listed: Iterable[Mapping[str, Any]]) -> Self:
-        """Return the tools of a list as JSON that a server sent. It takes a while: call it in a thread."""
+    def reading(cls, listed: Iterable[Mapping[str, Any]]) -> Iterator[Self | None]:
+        """Read a list that a server sent, as JSON: yield None now and then, and last the tools of the list.
+
+        It takes a while: take each step in a thread.
+        """
         tools: dict[str, Definition] = {}
         sent: set[str] = set()
         left_out: list[str] = []
-        chars = 0
+        chars = looked_at = 0
         for tool in islice(listed, _LOOKED_AT_LIMIT):
+            if chars - looked_at > _STEP_CHARS:
+                looked_at = chars
+                yield None
             name = str(tool.get("name", ""))
             try:
                 chars += len(str(tool.get("description"))) + len(str(tool.get("inputSchema")))
@@ -89,7 +100,17 @@ class Definitions:
                 continue
             sent.add(wire_name(f"_/{name}"))
             tools[name] = found
-        return cls(tools, tuple(left_out))
+        yield cls(tools, tuple(left_out))
+
+    @classmethod
+    def read(cls, listed: Iterable[Mapping[str, Any]]) -> Self:
+        """Return the tools of a list at once."""
+        return next(found for found in cls.reading(listed) if found is not None)
+
+
+def list_digest(listed: Iterable[Mapping[str, Any]]) -> str:
+    """Return a digest of a list that a server sent; one that has changed has another."""
+    return _digest(list(listed))
 
 
 def _definition(name: str, tool: Mapping[str, Any]) -> Definition:
@@ -108,7 +129,7 @@ def _definition(name: str, tool: Mapping[str, Any]) -> Definition:
     assert isinstance(parameters, dict)  # noqa: S101 - it was a mapping
     if len(json.dumps(parameters)) > MAX_SCHEMA_CHARS:
         raise ValueError(f"its inputSchema has more than {MAX_SCHEMA_CHARS:,} characters")
-    return Definition(name, printable(description), checked(parameters))
+    return Definition(name, printable(description), checked(parameters, compiles=False))
 
 
 def _shown(value: Any, depth: int) -> JsonValue:
@@ -116,6 +137,8 @@ def _shown(value: Any, depth: int) -> JsonValue:
     if depth > _DEPTH_LIMIT:
         raise ValueError(f"its inputSchema is nested deeper than {_DEPTH_LIMIT} levels")
     if isinstance(value, Mapping):
+        if any(len(value[name]) > _REFERENCE_LIMIT_CHARS for name in _REFERENCES if isinstance(value.get(name), str)):
+            raise ValueError(f"its inputSchema has a reference of more than {_REFERENCE_LIMIT_CHARS:,} characters")
         return {
             _plain(key): printable(member) if key in _TEXTS and isinstance(member, str) else _shown(member, depth + 1)
             for key, member in value.items()

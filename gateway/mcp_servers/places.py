@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,19 @@ from gateway.tool_calls.thread_sandbox import ThreadSandbox
 
 if TYPE_CHECKING:
     from gateway.mcp_servers.session import Session
+
+
+_PROGRAM_ID = re.compile(r"mcp-[a-z0-9_-]{1,32}-[0-9a-f]{8}")
+
+
+def program_id(server: str, digest: str) -> str:
+    """Return the id of the process of a server that is a program; `digest` is of how it starts."""
+    return f"mcp-{server}-{digest[:8]}"
+
+
+def is_program(process_id: str) -> bool:
+    """Return whether a process id is one of a server that is a program."""
+    return _PROGRAM_ID.fullmatch(process_id) is not None
 
 
 class Unusable(Exception):

@@ -23,12 +23,13 @@ from agent.tool_call import CallContext
 from agent.tools.tool import Capability, JsonArguments, Tool, ToolContext
 from agent.tools.toolbox import Toolbox
 from gateway.errors import AirlockError
-from gateway.mcp_servers.arguments import arguments_of
+from gateway.mcp_servers.arguments import ServerArguments, arguments_of
 from gateway.mcp_servers.definitions import Definition, Definitions
 from gateway.mcp_servers.places import Entry, Place, Server, Unusable
 from gateway.mcp_servers.results import result_of
 from gateway.network.door import Doors
 from gateway.storage.mcp_pin_store import McpPins, McpPinStore
+from gateway.support.heavy_work import Work, at_once
 from gateway.tenancy.tenants import Tenant
 from gateway.tool_calls.tool_calls import ToolCalls, ToolPath
 from sandbox.errors import SandboxError
@@ -41,6 +42,9 @@ DEFAULT_AGENT = "default"
 """The agent whose servers serve single calls, which name none."""
 _SESSIONS_LIMIT = 256
 _IDLE_S = 1800.0
+# More is read, and more tools are made, in turns of their tenant.
+_AT_ONCE_CHARS = 16 * 1024
+_TOOLS_A_TURN = 16
 log = structlog.get_logger(__name__)
 
 
@@ -71,7 +75,7 @@ class McpServers:
         servers = [one for one in place.servers() if one.name == name.partition("/")[0]]
         if not servers:
             return None
-        tools, problems = await self._tools(place, servers)
+        tools, problems = await self._tools(place, servers, only=name)
         if all(tool.name != name for tool in tools):
             why = problems.get(servers[0].name) or (
                 "it has no tool of this name that the operator accepted: `airlock mcp pins list` shows its tools, and "
@@ -84,12 +88,16 @@ class McpServers:
         """Return the accepted tools of the default agent's servers, without starting anything."""
         place = Place(tenant, path.thread, path.sandbox, DEFAULT_AGENT, "", "")
         servers = place.servers()
-        return Toolbox((await self._tools(place, servers, look=False))[0]).specs() if servers else ()
+        tools, _ = await self._tools(place, servers, look=False) if servers else ([], {})
+        specs: list[ToolSpec] = []
+        for begin in range(0, len(tools), _TOOLS_A_TURN):
+            specs += await self._work(place)(_specs, tools[begin : begin + _TOOLS_A_TURN])
+        return specs
 
     async def _tools(
-        self, place: Place, servers: Sequence[Server], *, look: bool = True
+        self, place: Place, servers: Sequence[Server], *, look: bool = True, only: str = ""
     ) -> tuple[list[Tool], Mapping[str, str]]:
-        """Return the accepted tools of servers, and why some could not be looked at."""
+        """Return the accepted tools of servers, or `only` that of a name, and why some could not be looked at."""
         known = {pins.server: pins for pins in await self.pins.of(place.tenant.name, place.agent)}
         problems: dict[str, str] = {}
         new = [one for one in servers if look and one.name not in known]
@@ -99,13 +107,22 @@ class McpServers:
                 known[server.name] = seen
             else:
                 problems[server.name] = seen
-        tools = [
-            self._tool(place, server, definition)
-            for server in servers
-            if server.name in known
-            for definition in Definitions.from_json(known[server.name].pinned).tools.values()
-        ]
+        tools: list[Tool] = []
+        for server in servers:
+            if server.name in known:
+                tools += await self._made(place, server, known[server.name].pinned, only)
         return tools, problems
+
+    async def _made(self, place: Place, server: Server, pinned: str, only: str) -> list[Tool]:
+        """Make tools of what was pinned, which takes some milliseconds for each."""
+        work = at_once if only and len(pinned) <= _AT_ONCE_CHARS else self._work(place)
+        definitions = (await work(Definitions.from_json, pinned)).tools
+        wanted = [one for name, one in definitions.items() if only in ("", f"{server.name}/{name}")]
+        tools: list[Tool] = []
+        for begin in range(0, len(wanted), _TOOLS_A_TURN):
+            some = wanted[begin : begin + _TOOLS_A_TURN]
+            tools += await work(lambda some: [self._tool(place, server, one) for one in some], some)
+        return tools
 
     async def _first_sight(self, place: Place, server: Server) -> McpPins | str:
         """Start a server of which nothing was ever seen, so that its tools can be accepted; return why it failed."""
@@ -117,16 +134,23 @@ class McpServers:
             return str(error)
 
     def _tool(self, place: Place, server: Server, definition: Definition) -> Tool:
-        async def run(arguments: JsonArguments, context: ToolContext) -> ToolResult:
+        name = f"{server.name}/{definition.name}"
+
+        async def run(arguments: ServerArguments, context: ToolContext) -> ToolResult:
+            if errors := await arguments.late_errors(self._work(place)):
+                return ToolResult.error(f"the arguments of {name} do not fit: {'; '.join(errors)}")
             return await self._call(place, server, definition, arguments.root, context)
 
         return Tool(
-            f"{server.name}/{definition.name}",
+            name,
             definition.description,
             arguments_of(json.dumps(definition.parameters)),
             run,
             writes_anywhere=server.settings.command is not None,
         )
+
+    def _work(self, place: Place) -> Work:
+        return self.tool_calls.heavy_work.of(place.tenant.name)
 
     # --- calls ---
 
@@ -147,10 +171,16 @@ class McpServers:
 
         try:
             async with self._session(place, server, context.hooks) as (entry, session):
-                await session.list_tools()
-                await self._noticed(place, server, entry, session)
-                _check_pinned(definition, session.definitions)
-                answer = await session.call(definition.name, arguments, timeout_s=timeout_s, on_progress=progressed)
+                try:
+                    async with asyncio.timeout(timeout_s):
+                        await session.list_tools()
+                        await self._noticed(place, server, entry, session)
+                        _check_pinned(definition, session.definitions)
+                        name = definition.name
+                        answer = await session.call(name, arguments, timeout_s=timeout_s, on_progress=progressed)
+                except TimeoutError:
+                    late = f"it did not answer within {timeout_s:g} s, and the call was cancelled"
+                    raise Unusable(late) from None
             return await result_of(answer, context.call_id, place.sandbox)
         except (Unusable, SandboxError, AirlockError) as error:
             said = error.outside if isinstance(error, SandboxError) else str(error)
@@ -229,6 +259,10 @@ class McpServers:
         """End every session; their programs end with their sandboxes."""
         entries, self._entries = list(self._entries.values()), {}
         await asyncio.gather(*(entry.session.end() for entry in entries if entry.session is not None))
+
+
+def _specs(tools: Sequence[Tool]) -> Sequence[ToolSpec]:
+    return Toolbox(tools).specs()
 
 
 def _absent(name: str, why: str) -> Tool:

@@ -17,8 +17,9 @@ from mcp.client.session import ClientSession
 from mcp.shared.exceptions import MCPError
 from pydantic import JsonValue, ValidationError
 
-from gateway.mcp_servers.definitions import TOOLS_LIMIT, Definitions
+from gateway.mcp_servers.definitions import TOOLS_LIMIT, Definitions, list_digest
 from gateway.mcp_servers.traffic import Traffic
+from gateway.support.heavy_work import Work, at_once
 from gateway.support.printable_text import printable
 from gateway.support.version import airlock_version
 
@@ -48,7 +49,8 @@ class Session:
     """A session with one server.
 
     With `modern_first` the newest revision is tried before the older handshake. `is_lost` returns whether it can answer
-    no more, and `why_lost` says more of that, "" for nothing. `definitions` are the tools as they were listed last.
+    no more, and `why_lost` says more of that, "" for nothing. `work` reads what the server lists, in turns of its
+    tenant. `definitions` are the tools as they were listed last.
     """
 
     def __init__(
@@ -58,6 +60,7 @@ class Session:
         modern_first: bool,
         is_lost: Callable[[], Awaitable[bool]] | None = None,
         why_lost: Callable[[], Awaitable[str]] | None = None,
+        work: Work = at_once,
     ) -> None:
         self.definitions = Definitions({})
         self.traffic = Traffic()
@@ -65,10 +68,13 @@ class Session:
         self._modern_first = modern_first
         self._is_lost = is_lost
         self._why_lost = why_lost
+        self._work = work
         self._client: _Client | None = None
         self._owner: asyncio.Task[None] | None = None
         self._closing = asyncio.Event()
         self._stale = True
+        self._listing = asyncio.Lock()
+        self._list_digest = ""
 
     @property
     def alive(self) -> bool:
@@ -103,21 +109,40 @@ class Session:
 
     async def list_tools(self) -> None:
         """List the tools, unless nothing can have changed. Raises ServerFailed."""
-        if not self._stale or self._client is None:
-            return
-        self._stale = False
+        async with self._listing:
+            if not self._stale or self._client is None:
+                return
+            self._stale = False  # the server may say meanwhile that they have changed
+            try:
+                await self._read(await self._listed(self._client))
+            except BaseException as error:
+                self._stale = True
+                if isinstance(error, ServerFailed) or not isinstance(error, Exception):
+                    raise
+                raise await self._failed(error) from error
+
+    async def _listed(self, client: _Client) -> list[dict[str, Any]]:
         listed: list[dict[str, Any]] = []
         cursor: str | None = None
         with self.traffic.request():
             for _ in range(_PAGES_LIMIT):
-                page = await self._client.list_tools(params=types.PaginatedRequestParams(cursor=cursor))
+                page = await client.list_tools(params=types.PaginatedRequestParams(cursor=cursor))
                 listed += [tool.model_dump(by_alias=True, mode="json", exclude_none=True) for tool in page.tools]
                 cursor = page.next_cursor
                 if cursor is None or len(listed) > TOOLS_LIMIT:
                     break
             else:
                 raise ServerFailed(f"its list of tools has no end: {_PAGES_LIMIT} pages, and more follow")
-        self.definitions = await asyncio.to_thread(Definitions.read, listed)
+        return listed
+
+    async def _read(self, listed: list[dict[str, Any]]) -> None:
+        digest = await self._work(list_digest, listed)
+        if digest == self._list_digest:
+            return
+        steps = Definitions.reading(listed)
+        while (found := await self._work(next, steps)) is None:
+            pass
+        self.definitions, self._list_digest = found, digest
 
     async def call(
         self, tool: str, arguments: Mapping[str, JsonValue], *, timeout_s: float, on_progress: OnProgress

@@ -20,6 +20,7 @@ from agent.filesystem import OutputStream
 from airlock.v1 import process_service_pb2 as pb
 from gateway.audit.call_audit import process_entry
 from gateway.errors import AirlockError, Conflict, InvalidArgument, TooLarge
+from gateway.mcp_servers.places import is_program
 from gateway.services.messages import ended_message, failure, in_time, process_message, queued
 from gateway.serving.edge import Authenticator, deadline_s, streaming, unary
 from gateway.serving.request_checks import check
@@ -46,8 +47,7 @@ from sandbox.interpreter.interpreter import is_interpreter
 from sandbox.protocols import Process, ProcessSpec, ProgramSpec
 
 _INPUT_LIMIT_BYTES = 512 * 1024
-_OUTPUT_LIMIT_BYTES = 1024**3
-_OUTPUT_LIMIT_MOST_BYTES = 1024**4
+_OUTPUT_LIMIT_BYTES, _OUTPUT_LIMIT_MOST_BYTES = 1024**3, 1024**4
 _Piece = tuple[OutputStream, bytes] | AirlockError
 # A write stays in memory here until the process reads.
 _WRITES_OF_A_TENANT = 16
@@ -226,7 +226,7 @@ class ProcessService(grpc_pb.ProcessServiceServicer):
                 request_id=request.request_id,
             )
 
-        _own_id(request.id)
+        _own_id(request.id, writes=True)
         size_bytes = len(request.data)
         async with counted_bytes(self.tool_calls.quotas, tenant, size_bytes) as moved:
             with self._writes.hold(tenant.name):
@@ -267,9 +267,8 @@ class ProcessService(grpc_pb.ProcessServiceServicer):
             return await sandbox.signal_process(request.id, request.signal, tree=request.tree)
 
         kills = request.signal == signal.SIGKILL and not request.tree
-        process = await self._changed(
-            tenant, request, "signal", send, only_ends=kills, signal=request.signal, tree=request.tree
-        )
+        how = {"signal": request.signal, "tree": request.tree}
+        process = await self._changed(tenant, request, "signal", send, only_ends=kills, **how)
         return pb.SignalProcessResponse(process=process)
 
     @unary
@@ -304,7 +303,7 @@ def _place(process: Process) -> tuple[int, str]:
 def _check_start(request: pb.StartProcessRequest) -> tuple[int, int]:
     """Check what goes with the program; return the rows and columns of a terminal."""
     if request.id:
-        _own_id(request.id)
+        _own_id(request.id, writes=True)
     if request.terminal and request.merge_stderr:
         raise InvalidArgument("merge_stderr: a terminal has one stream already; leave it out")
     if request.HasField("size") and not request.terminal:
@@ -320,12 +319,13 @@ def _known_id(process_id: str) -> str:
     return process_id
 
 
-def _own_id(process_id: str) -> str:
-    """Return the id of a process that is no interpreter, whose input is code that a policy has to judge."""
-    if is_interpreter(_known_id(process_id)):
-        raise InvalidArgument(
-            f"id: {process_id!r} is of an interpreter of execute_python: run code by that tool, or remove the process"
-        )
+def _own_id(process_id: str, *, writes: bool = False) -> str:
+    """Return the id of a process that is none of the gateway's, whose input a policy has to judge: code, or calls."""
+    whose = f"id: {_known_id(process_id)!r} is of"
+    if is_interpreter(process_id):
+        raise InvalidArgument(f"{whose} an interpreter of execute_python: run code by that tool, or remove the process")
+    if writes and is_program(process_id):
+        raise InvalidArgument(f"{whose} an MCP server: call its tools, or choose another id")
     return process_id
 
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
+import time
 from pathlib import Path
 
 import pytest
+from jsonschema import Draft202012Validator, SchemaError
 from pydantic import JsonValue
 
 from agent.capabilities.json_schema import checked, errors_of
@@ -20,6 +23,55 @@ async def test_a_value_that_fits_has_no_errors_and_another_says_where_it_does_no
     schema = checked({"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]})
     assert await errors_of(schema, {"n": 1}) == []
     assert await errors_of(schema, {"n": "one"}) == ["$.n: 'one' is not of type 'integer'"]
+
+
+_WRONG: list[JsonValue] = [
+    5,
+    "a",
+    {"type": "text"},
+    {"type": []},
+    {"type": ["null", "null"]},
+    {"type": ["null", {}, {}]},
+    {"required": ["a", "a"]},
+    {"required": ["a", 1]},
+    {"properties": {"a": {"minLength": -1}}},
+    {"properties": {"a": 1}},
+    {"items": [{}]},
+    {"allOf": []},
+    {"anyOf": [{"$defs": {"x": 1}}]},
+    {"not": {"multipleOf": 0}},
+    {"dependentRequired": {"a": [1]}},
+    {"dependencies": {"a": [1]}},
+    {"patternProperties": {"(": {}}},
+    {"pattern": "("},
+    {"$anchor": "9"},
+    {"$id": "a#b"},
+    {"enum": 1},
+    {"additionalProperties": {"if": {"then": 1}}},
+]
+
+
+@pytest.mark.parametrize("schema", _WRONG, ids=str)
+def test_a_wrong_schema_is_wrong_where_the_metaschema_says_so(schema: JsonValue) -> None:
+    with pytest.raises(SchemaError) as expected:
+        Draft202012Validator.check_schema({"properties": {"x": schema}})
+    with pytest.raises(
+        ValueError, match=f"^{re.escape(f'the JSON Schema is wrong at {expected.value.json_path}: ')}"
+    ) as found:
+        checked({"properties": {"x": schema}})
+    assert str(found.value).endswith(expected.value.message)
+
+
+def test_a_schema_is_checked_in_a_time_that_grows_with_its_size() -> None:
+    mixed: JsonValue = {"properties": {"a": {"type": [{}, "a"] * 6000}}}
+    named: JsonValue = {"$defs": {"a": {"$anchor": "x"}, **{f"d{n}": {"$ref": "#x"} for n in range(2500)}}}
+    wide: JsonValue = {"properties": {f"p{n}": {} for n in range(5000)}}
+    began_s = time.process_time()
+    with pytest.raises(ValueError, match="wrong at"):
+        checked(mixed)
+    checked(named)
+    checked(wide)
+    assert time.process_time() - began_s < 20
 
 
 async def test_a_pattern_that_backtracks_without_bound_ends_at_the_time_limit_and_delays_no_one() -> None:

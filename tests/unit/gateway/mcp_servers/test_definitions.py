@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -61,6 +62,7 @@ for _ in range(50):
         (tool(inputSchema={"type": "object", "description": "x" * 70_000}), "characters"),
         (tool(inputSchema={"type": "object", "$ref": "https://example.com/schema"}), "nothing is fetched"),
         (tool(inputSchema={"type": "object", "required": "a"}), "wrong"),
+        (tool(inputSchema={"type": "object", "$id": "/a" * 600}), "a reference of more than 1,000 characters"),
     ],
 )
 def test_a_tool_that_cannot_be_offered_is_left_out_with_the_reason(definition: dict[str, Any], why: str) -> None:
@@ -73,6 +75,24 @@ def test_a_tool_that_cannot_be_offered_is_left_out_with_the_reason(definition: d
 
 def test_tools_that_a_model_could_not_tell_apart_are_left_out() -> None:
     assert list(read(tool("a"), tool("a"), tool("b")).tools) == ["a", "b"]
+
+
+def test_a_list_is_read_step_by_step() -> None:
+    wide = {"type": "object", "properties": {f"p{number}": {} for number in range(390)}}
+    steps = list(Definitions.reading([tool(f"t{number}", inputSchema=wide) for number in range(8)]))
+    assert len(steps) == 8
+    assert [one is None for one in steps] == [True] * 7 + [False]
+
+
+def test_patterns_are_not_compiled() -> None:
+    # Python takes a minute for these.
+    slow = {
+        "type": "object",
+        "properties": {f"p{n}": {"pattern": f"(?i){n}" + "[\u0100-\uffff]" * 100} for n in range(35)},
+    }
+    began_s = time.process_time()
+    assert list(read(tool(inputSchema=slow)).tools) == ["echo"]
+    assert time.process_time() - began_s < 20
 
 
 def test_tools_past_the_limit_are_left_out_and_so_are_the_reasons() -> None:

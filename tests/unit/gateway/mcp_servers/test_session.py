@@ -14,6 +14,7 @@ from mcp_types import JSONRPCRequest, jsonrpc_message_adapter
 
 from gateway.mcp_servers.session import ServerFailed, Session
 from gateway.mcp_servers.traffic import SentTooMuch, Traffic
+from gateway.support.heavy_work import Work, at_once
 
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 Answers = Callable[[str, dict[str, Any], Any, Send], Awaitable[None]]
@@ -22,7 +23,13 @@ OLDER = {"protocolVersion": "2025-11-25", "capabilities": {"tools": {}}, "server
 NEWER = {"supportedVersions": ["2026-07-28"], "capabilities": {"tools": {}}, "ttlMs": 0, "cacheScope": "private"}
 
 
-def session(answers: Answers, *, modern_first: bool = False, seen: list[dict[str, Any]] | None = None) -> Session:
+def session(
+    answers: Answers,
+    *,
+    modern_first: bool = False,
+    seen: list[dict[str, Any]] | None = None,
+    work: Work = at_once,
+) -> Session:
     """Return a session with a server that `answers` each request by its method, params and id."""
 
     @asynccontextmanager
@@ -49,7 +56,7 @@ def session(answers: Answers, *, modern_first: bool = False, seen: list[dict[str
             finally:
                 tasks.cancel_scope.cancel()
 
-    return Session(open_, modern_first=modern_first)
+    return Session(open_, modern_first=modern_first, work=work)
 
 
 def older(call: Answers | None = None, tools: Any = (ECHO,)) -> Answers:
@@ -194,6 +201,66 @@ async def test_tools_that_changed_are_listed_again() -> None:
     await one.start(20)
     try:
         await called(one)
+        await one.list_tools()
+        assert list(one.definitions.tools) == ["echo", "more"]
+    finally:
+        await one.end()
+
+
+async def test_a_list_is_read_in_turns_of_its_tenant_and_an_equal_one_is_not_read_again() -> None:
+    wide = {"type": "object", "properties": {f"p{number}": {} for number in range(400)}}
+    tools = [{**ECHO, "name": f"t{number}", "inputSchema": wide} for number in range(10)]
+    turns: list[Any] = []
+
+    async def work(function: Any, /, *args: Any) -> Any:
+        turns.append(function)
+        return function(*args)
+
+    async def call(_: str, __: dict[str, Any], id_: Any, send: Send) -> None:
+        await send({"method": "notifications/tools/list_changed"})
+        await send({"id": id_, "result": {"content": []}})
+
+    one = session(older(call, tools), work=work)
+    await one.start(20)
+    try:
+        assert len(one.definitions.tools) == 10
+        assert len(turns) > 5
+        read = one.definitions
+        turns.clear()
+        await called(one)
+        await one.list_tools()
+        assert (len(turns), one.definitions) == (1, read)
+        tools.pop()
+        await called(one)
+        await one.list_tools()
+        assert len(one.definitions.tools) == 9
+    finally:
+        await one.end()
+
+
+async def test_tools_that_could_not_be_listed_again_are_listed_by_the_next_call() -> None:
+    answers = asyncio.Event()
+    answers.set()
+
+    async def call(_: str, __: dict[str, Any], id_: Any, send: Send) -> None:
+        await send({"method": "notifications/tools/list_changed"})
+        await send({"id": id_, "result": {"content": []}})
+
+    async def answer(method: str, params: dict[str, Any], id_: Any, send: Send) -> None:
+        if method == "tools/list":
+            await answers.wait()
+        await older(call, tools)(method, params, id_, send)
+
+    tools = [ECHO]
+    one = session(answer)
+    await one.start(20)
+    try:
+        await called(one)
+        tools.append({**ECHO, "name": "more"})
+        answers.clear()
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(one.list_tools(), 0.2)
+        answers.set()
         await one.list_tools()
         assert list(one.definitions.tools) == ["echo", "more"]
     finally:

@@ -35,6 +35,7 @@ from gateway.errors import (
     StartFailed,
     Unavailable,
 )
+from gateway.mcp_servers.places import program_id
 from gateway.policy.document import LimitsSection, PolicyDocument, QuotasSection, Rule
 from gateway.policy.judge import Policy
 from gateway.services import messages, process_service
@@ -465,6 +466,22 @@ async def test_the_client_makes_a_write_again_as_the_same_one(
     monkeypatch.setattr(sandbox, "write", write)
     assert (await client.write_process("t", "p", b"x")).stdin_taken_bytes == 1
     assert (len(ids), len(set(ids)), bool(ids[0])) == (3, 1, True)
+
+
+async def test_the_input_of_an_mcp_server_is_calls_of_its_tools_and_nothing_else(
+    client: Client, sandbox: FakeSandbox
+) -> None:
+    server = program_id("notes", "0123456789abcdef")
+    for refused in (
+        client.write_process("t", server, b'{"method": "tools/call"}'),
+        client.write_process("t", server, b"", end=True),
+        client.start_process(["cat"], thread="t", process_id=server, stdin=True),
+    ):
+        with pytest.raises(InvalidArgument, match="of an MCP server: call its tools"):
+            await refused
+    assert sandbox.asked == []
+    await client.signal_process("t", server, 15)
+    await client.write_process("t", "mcp-notes", b"x")
 
 
 async def test_a_signal_to_a_process_that_has_ended_is_no_conflict(
