@@ -218,7 +218,7 @@ async def test_where_a_hook_redacts_nothing_is_streamed(
 ) -> None:
     tool_calls.hook = Redacts()
     for call in (client.run_program(["env"]), client.start_process(["env"])):
-        with pytest.raises(PermissionDenied, match="redacted"):
+        with pytest.raises(PermissionDenied, match="has to see the whole result"):
             await call
     heard: list[bytes] = []
     new = NewCall("t", "execute", '{"command": "env"}', on_output=lambda _, data: heard.append(data))
