@@ -152,8 +152,8 @@ def _said(body: bytes) -> str:
         if isinstance(said, dict) and isinstance(said.get("reason"), str):
             rule, advice = said.get("rule"), said.get("how_to_allow")
             text = said["reason"] + (f" (rule {rule})" if rule else "") + (f"; {advice}" if advice else "")
-            return printable(text)[:_SAID_CHARS]
-    return printable(body.decode(errors="replace"))[:_SAID_CHARS].replace("\n", " ")
+            return printable(text, _SAID_CHARS)
+    return printable(body.decode(errors="replace"), _SAID_CHARS).replace("\n", " ")
 
 
 class _DoorBackend(httpcore2.AsyncNetworkBackend):

@@ -89,5 +89,6 @@ async def result_of(answer: Mapping[str, Any], call_id: str, files: FileSystem) 
 
 
 def _short(text: object) -> str:
-    shown = printable(text).replace("\n", " ")
-    return shown if len(shown) <= _SHOWN_CHARS else f"{shown[:_SHOWN_CHARS]}..."
+    plain = str(text)
+    shown = printable(plain, _SHOWN_CHARS).replace("\n", " ")
+    return shown if len(plain) <= _SHOWN_CHARS else f"{shown}..."

@@ -133,7 +133,7 @@ class Session:
             left -= 1
             if left >= 0:
                 of = f"/{total:g}" if total is not None else ""
-                on_progress(f"{progress:g}{of} {printable(message or '')[:_SAID_CHARS]}".strip())
+                on_progress(f"{progress:g}{of} {printable(message or '', _SAID_CHARS)}".strip())
 
         try:
             with self.traffic.request():
@@ -219,4 +219,4 @@ def _said(error: BaseException) -> str:
         error = error.exceptions[0]
     if isinstance(error, ValidationError):
         return "it sent an answer that is not MCP"
-    return printable(str(error) or type(error).__name__)[:_SAID_CHARS]
+    return printable(str(error) or type(error).__name__, _SAID_CHARS)

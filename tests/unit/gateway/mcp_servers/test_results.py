@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from gateway.mcp_servers.results import result_of
+from gateway.support import printable_text
 from sandbox.engines.local.local_fs import LocalFS
 
 
@@ -45,6 +46,17 @@ async def test_an_error_is_one_even_without_a_word(files: LocalFS) -> None:
 )
 async def test_what_is_no_text_is_named(files: LocalFS, part: dict[str, Any], said: str) -> None:
     assert (await result_of({"content": [part]}, "c", files)).content.decode() == said
+
+
+async def test_of_a_long_name_no_more_is_looked_at_than_is_shown(
+    files: LocalFS, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[str] = []
+    monkeypatch.setattr(printable_text, "is_unprintable", lambda character: bool(seen.append(character)))
+    link = {"type": "resource_link", "name": "a", "uri": "\u200b" * 100_000}
+    said = (await result_of({"content": [link]}, "c", files)).content.decode()
+    assert said == "[a resource that the server has: a " + "\u200b" * 298 + "...]"
+    assert len(seen) == 300
 
 
 async def test_no_name_of_the_server_chooses_a_path(files: LocalFS, tmp_path: Path) -> None:

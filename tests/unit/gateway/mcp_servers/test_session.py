@@ -14,6 +14,7 @@ from mcp_types import JSONRPCRequest, jsonrpc_message_adapter
 
 from gateway.mcp_servers.session import ServerFailed, Session
 from gateway.mcp_servers.traffic import SentTooMuch, Traffic
+from gateway.support import printable_text
 
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 Answers = Callable[[str, dict[str, Any], Any, Send], Awaitable[None]]
@@ -159,6 +160,28 @@ async def test_what_a_server_does_wrong_is_an_error_of_the_call(answer: Answers,
         with pytest.raises(ServerFailed) as failed:
             await called(one, 1 if answer is _nothing else 60)
         assert said in str(failed.value)
+    finally:
+        await one.end()
+
+
+async def test_long_texts_that_cannot_be_shown_cost_no_more_than_what_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen, said, long = [], [], "a" * 100_000 + "\u200b"
+    monkeypatch.setattr(printable_text, "is_unprintable", lambda character: bool(seen.append(character)))
+
+    async def call(_: str, params: dict[str, Any], id_: Any, send: Send) -> None:
+        token = params["_meta"]["progressToken"]
+        progress = {"progressToken": token, "progress": 1, "message": f"\u200b{long}"}
+        await send({"method": "notifications/progress", "params": progress})
+        await send({"id": id_, "error": {"code": -32000, "message": f"\u200b{long}"}})
+
+    one = session(older(call))
+    await one.start(20)
+    try:
+        with pytest.raises(ServerFailed) as failed:
+            await one.call("echo", {}, timeout_s=20, on_progress=said.append)
+        assert len(str(failed.value)) == 1_000
+        assert [len(text) for text in said] == [1_002]
+        assert len(seen) == 2_000
     finally:
         await one.end()
 
