@@ -20,6 +20,8 @@ from sandbox.errors import SandboxError
 
 MESSAGE_LIMIT_BYTES = 8 * 1024 * 1024
 _BYTES = 16 * 1024 * 1024
+# Each passes through the HTTP library, or is a request to the sandbox's daemon, however short it is.
+_PIECES = 50_000
 # The parser makes an object of each value, at once: what these marks may stand for takes some tenths of a second. Those
 # within texts count too, as far as they are not escaped.
 _MARKS, _COMMAS = 250_000, 500_000
@@ -47,7 +49,7 @@ class Traffic:
         self._start_over()
 
     def _start_over(self) -> None:
-        self._bytes = self._marks = self._commas = self._messages = self._requests = 0
+        self._bytes = self._pieces = self._marks = self._commas = self._messages = self._requests = 0
 
     @contextmanager
     def request(self) -> Iterator[None]:
@@ -78,7 +80,10 @@ class Traffic:
                 await ended(reading, idle)
 
     def received(self, data: bytes) -> None:
-        """Count what was received, before any of it is parsed. Raises SentTooMuch."""
+        """Count a piece that was received, before any of it is parsed. Raises SentTooMuch."""
+        self._pieces += 1
+        if self._pieces > _PIECES:
+            raise SentTooMuch(f"it sent more than {_PIECES:,} pieces for one call: more at a time are expected")
         self._bytes += len(data)
         if self._bytes > _BYTES:
             raise SentTooMuch(f"it sent more than {_BYTES // 2**20} MiB for one call")

@@ -230,3 +230,13 @@ def test_what_would_take_long_to_parse_is_refused_before_and_a_long_text_is_not(
     for heavy in (b"[]," * 400_000, b'"a":"b",' * 100_000, b"1," * 600_000):
         with traffic.request(), pytest.raises(SentTooMuch):
             traffic.received(heavy)
+
+
+def test_pieces_are_counted_however_short_they_are() -> None:
+    traffic = Traffic()
+    for _ in range(2):  # anew for the next call
+        with traffic.request():
+            for _ in range(50_000):
+                traffic.received(b"a")
+            with pytest.raises(SentTooMuch, match="more than 50,000 pieces"):
+                traffic.received(b"a")
