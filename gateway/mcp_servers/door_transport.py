@@ -175,7 +175,7 @@ class _Counted(httpx2.AsyncByteStream):
 
 def _said(body: bytes) -> str:
     """Return what an error says: the reason of the door's refusal, or the text."""
-    with suppress(ValueError):
+    with suppress(ValueError, RecursionError):
         said = json.loads(body)
         if isinstance(said, dict) and isinstance(said.get("reason"), str):
             rule, advice = said.get("rule"), said.get("how_to_allow")

@@ -117,6 +117,19 @@ async def test_what_an_error_says_is_made_once(content_type: str, monkeypatch: p
 
 
 @pytest.mark.parametrize(
+    "body, said",
+    [
+        (b'{"reason": "closed today", "how_to_allow": "come back"}', "HTTP 500: closed today; come back"),
+        (b'["not an object"]', 'HTTP 500: ["not an object"]'),
+        (b"[" * 8_000, f"HTTP 500: {'[' * 500}"),  # nested too deep to be read
+    ],
+)
+async def test_an_error_is_shown_whatever_its_body_is(body: bytes, said: str) -> None:
+    answer = head(500, "text/plain", f"content-length: {len(body)}") + body
+    assert said in await failure(lambda _: answer)
+
+
+@pytest.mark.parametrize(
     "answer",
     [
         lambda message: b"HTTP/1.1 103 Early\r\n\r\n" * 1_000 + answered(message),
