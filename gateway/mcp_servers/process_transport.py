@@ -109,8 +109,6 @@ async def process_transport(process: ServerProcess, traffic: Traffic) -> AsyncGe
 
 async def _messages(process: ServerProcess, traffic: Traffic) -> AsyncIterator[Incoming]:
     async for line in process.lines(traffic):
-        if not line.strip():
-            continue
         try:
             yield SessionMessage(jsonrpc_message_adapter.validate_json(line, by_name=False))
         except ValueError as error:

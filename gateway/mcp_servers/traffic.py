@@ -104,11 +104,12 @@ class Traffic:
 
     async def _pass_on(self, messages: AsyncIterator[Incoming], out: Out) -> None:
         async for incoming in messages:
+            await asyncio.sleep(0)  # thousands may have arrived at once: others have their turn between them
             self._messages += 1
             if self._messages > _MESSAGES:
                 raise SentTooMuch(f"it sent more than {_MESSAGES:,} messages for one call")
             if isinstance(incoming, Exception):
-                continue  # no JSON-RPC message: a server that prints other text to its output, say
+                continue  # no JSON-RPC message: a server that prints other text, or empty lines, to its output, say
             message = incoming.message
             if isinstance(message, JSONRPCNotification) and message.method not in _HEEDED:
                 continue
