@@ -57,7 +57,7 @@ class Connecting:
         try:
             if server.settings.command is not None:
                 return await self._of_program(place, server, server.settings.command)
-            return await self._of_address(server, entry, server.settings.url or "")
+            return await self._of_address(place, server, entry, server.settings.url or "")
         except ServerFailed as error:
             raise Unusable(str(error)) from error
 
@@ -80,11 +80,12 @@ class Connecting:
             raise Unusable(f"it was not started: {start.error or finished.result.text()}")
         process = ServerProcess(place.sandbox, process_id, start.process.started_ns)
         transport = partial(process_transport, process)
-        session = Session(transport, modern_first=False, is_lost=process.is_lost, why_lost=process.said)
+        work = self.tool_calls.heavy_work.of(place.tenant.name)
+        session = Session(transport, modern_first=False, is_lost=process.is_lost, why_lost=process.said, work=work)
         await session.start(settings.start_s)
         return session
 
-    async def _of_address(self, server: Server, entry: Entry, url: str) -> Session:
+    async def _of_address(self, place: Place, server: Server, entry: Entry, url: str) -> Session:
         settings, own = server.settings, entry.own[-1]
         headers = dict(settings.headers)
         if settings.credential is not None:
@@ -102,6 +103,6 @@ class Connecting:
             return entry.own[-1].connect()
 
         transport = partial(door_transport, url, headers, connect, await own.trust())
-        session = Session(transport, modern_first=True)
+        session = Session(transport, modern_first=True, work=self.tool_calls.heavy_work.of(place.tenant.name))
         await session.start(settings.start_s)
         return session

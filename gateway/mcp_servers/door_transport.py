@@ -20,7 +20,7 @@ import httpx2
 from mcp.client._transport import ReadStream, TransportStreams
 from mcp.client.streamable_http import streamable_http_client
 
-from gateway.mcp_servers.traffic import MESSAGE_LIMIT_BYTES, Incoming, SentTooMuch, Traffic
+from gateway.mcp_servers.traffic import MESSAGE_LIMIT_BYTES, Incoming, SentTooMuch, Texts, Traffic
 from gateway.network.http_request import FIELDS_LIMIT, HINTS_LIMIT
 from gateway.support.printable_text import printable
 
@@ -106,8 +106,8 @@ class _DoorTransport(httpx2.AsyncBaseTransport):
             stream.keep_beginning(answer.status)
             if not _content_type(answer).startswith(b"application/json"):  # the library reads no other error
                 await stream.aclose()
-                return httpx2.Response(answer.status, headers=answer.headers, extensions=answer.extensions)
-        return httpx2.Response(answer.status, headers=answer.headers, stream=stream, extensions=answer.extensions)
+                return httpx2.Response(answer.status, headers=_headers(answer), extensions=answer.extensions)
+        return httpx2.Response(answer.status, headers=_headers(answer), stream=stream, extensions=answer.extensions)
 
     async def aclose(self) -> None:
         await self._pool.aclose()
@@ -122,6 +122,13 @@ def _unusable(answer: httpcore2.Response) -> str:
     return ""
 
 
+def _headers(answer: httpcore2.Response) -> list[tuple[bytes, bytes]]:
+    """Return the header fields of an answer, without an encoding: its texts are counted as UTF-8, and read as that."""
+    return [
+        (name, value.partition(b";")[0] if name.lower() == b"content-type" else value) for name, value in answer.headers
+    ]
+
+
 def _content_type(answer: httpcore2.Response) -> bytes:
     return next((value.lower() for name, value in answer.headers if name.lower() == b"content-type"), b"")
 
@@ -132,6 +139,7 @@ class _Counted(httpx2.AsyncByteStream):
     def __init__(self, answer: httpcore2.Response, traffic: Traffic) -> None:
         self._answer = answer
         self._traffic = traffic
+        self._texts = Texts()
         self._status = 0
         self._beginning = b""
 
@@ -155,7 +163,7 @@ class _Counted(httpx2.AsyncByteStream):
         async for piece in self._answer.aiter_stream():
             if isinstance(connection, _DoorStream):
                 connection.used()
-            self._traffic.received(piece)
+            self._traffic.received(piece, self._texts)
             if self._status and (left := _SAID_LIMIT_BYTES - len(self._beginning)) > 0:
                 self._beginning += piece[:left]
             yield piece

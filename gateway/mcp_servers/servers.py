@@ -151,7 +151,8 @@ class McpServers:
                 await self._noticed(place, server, entry, session)
                 _check_pinned(definition, session.definitions)
                 answer = await session.call(definition.name, arguments, timeout_s=timeout_s, on_progress=progressed)
-            return await result_of(answer, context.call_id, place.sandbox)
+            work = self.tool_calls.heavy_work.of(place.tenant.name)
+            return await result_of(answer, context.call_id, place.sandbox, work)
         except (Unusable, SandboxError, AirlockError) as error:
             said = error.outside if isinstance(error, SandboxError) else str(error)
             return ToolResult.error(f"the MCP server {server.name}: {said}")

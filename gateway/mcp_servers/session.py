@@ -9,6 +9,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, suppress
+from functools import partial
 from typing import Any
 
 import mcp_types as types
@@ -19,6 +20,7 @@ from pydantic import JsonValue, ValidationError
 
 from gateway.mcp_servers.definitions import TOOLS_LIMIT, Definitions
 from gateway.mcp_servers.traffic import Traffic
+from gateway.support.heavy_work import Work, at_once
 from gateway.support.printable_text import printable
 from gateway.support.version import airlock_version
 
@@ -58,6 +60,7 @@ class Session:
         modern_first: bool,
         is_lost: Callable[[], Awaitable[bool]] | None = None,
         why_lost: Callable[[], Awaitable[str]] | None = None,
+        work: Work = at_once,
     ) -> None:
         self.definitions = Definitions({})
         self.traffic = Traffic()
@@ -65,6 +68,7 @@ class Session:
         self._modern_first = modern_first
         self._is_lost = is_lost
         self._why_lost = why_lost
+        self._work = work
         self._client: _Client | None = None
         self._owner: asyncio.Task[None] | None = None
         self._closing = asyncio.Event()
@@ -143,7 +147,7 @@ class Session:
             raise ServerFailed(f"it did not answer within {timeout_s:g} s, and the call was cancelled") from None
         except Exception as error:
             raise await self._failed(error) from error
-        return answer.model_dump(by_alias=True, mode="json", exclude_none=True)
+        return await self._work(partial(answer.model_dump, by_alias=True, mode="json", exclude_none=True))
 
     async def end(self) -> None:
         """End the session; what it was connected to stays as it is."""

@@ -16,7 +16,7 @@ import pytest
 
 from gateway.mcp_servers import door_transport
 from gateway.mcp_servers.session import ServerFailed, Session
-from gateway.mcp_servers.traffic import Traffic
+from gateway.mcp_servers.traffic import Texts, Traffic
 from gateway.support.printable_text import printable
 
 Answer = Callable[[dict[str, Any]], bytes]
@@ -129,6 +129,13 @@ async def test_an_error_is_shown_whatever_its_body_is(body: bytes, said: str) ->
     assert said in await failure(lambda _: answer)
 
 
+async def test_values_are_counted_whatever_encoding_a_server_names() -> None:
+    values = f'{{"jsonrpc": "2.0", "id": 1, "result": [{"0," * 150_000}0]}}'
+    event = f"data: {values}\n\n".encode("cp037")  # in which a comma is another byte
+    answer = head(200, "text/event-stream; charset=cp037", f"content-length: {len(event)}") + event
+    assert "SSE stream ended without a response" in await failure(lambda _: answer)
+
+
 @pytest.mark.parametrize(
     "answer",
     [
@@ -146,10 +153,10 @@ async def test_heads_and_trailers_with_too_many_lines_are_refused(answer: Answer
 async def test_an_answer_in_pieces_leaves_others_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     pieces, most, received = 0, 0, Traffic.received
 
-    def counted(traffic: Traffic, data: bytes) -> None:
+    def counted(traffic: Traffic, data: bytes, texts: Texts) -> None:
         nonlocal pieces
         pieces += 1
-        received(traffic, data)
+        received(traffic, data, texts)
 
     async def others() -> None:
         nonlocal most

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -66,3 +69,28 @@ async def test_no_name_of_the_server_chooses_a_path(files: LocalFS, tmp_path: Pa
     assert len(written) == 32
     assert all(path.suffix == ".bin" and path.parent.name == "mcp" for path in written)
     assert said.count("left out, it is more than the 32 files") == 8
+
+
+async def test_an_answer_is_read_in_a_turn_of_the_tenant(files: LocalFS, monkeypatch: pytest.MonkeyPatch) -> None:
+    in_turn, coded = False, []
+
+    async def work(function: Callable[..., Any], /, *args: Any) -> Any:
+        nonlocal in_turn
+        in_turn = True
+        try:
+            return function(*args)
+        finally:
+            in_turn = False
+
+    def noted(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **options: Any) -> Any:
+            coded.append((name, in_turn))
+            return function(*args, **options)
+
+        return call
+
+    monkeypatch.setattr(json, "dumps", noted("text", json.dumps))
+    monkeypatch.setattr(base64, "b64decode", noted("data", base64.b64decode))
+    await result_of({"content": [], "structuredContent": {"n": 1}}, "c", files, work)
+    await result_of({"content": [{"type": "image", "data": "aGk="}]}, "c", files, work)
+    assert coded == [("text", True), ("data", True)]
