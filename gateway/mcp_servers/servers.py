@@ -41,6 +41,7 @@ DEFAULT_AGENT = "default"
 """The agent whose servers serve single calls, which name none."""
 _SESSIONS_LIMIT = 256
 _IDLE_S = 1800.0
+_CAUSES_LIMIT = 8
 log = structlog.get_logger(__name__)
 
 
@@ -113,7 +114,7 @@ class McpServers:
             async with self._session(place, server, None) as (entry, session):
                 return await self._noticed(place, server, entry, session)
         except (Unusable, SandboxError, AirlockError) as error:
-            log.warning("an MCP server is not offered", **_whose(place, server), error=str(error))
+            log.warning("an MCP server is not offered", **_whose(place, server), error=_kinds(error))
             return str(error)
 
     def _tool(self, place: Place, server: Server, definition: Definition) -> Tool:
@@ -243,6 +244,15 @@ def _absent(name: str, why: str) -> Tool:
 
 def _whose(place: Place, server: Server) -> dict[str, str]:
     return {"tenant": place.tenant.name, "agent": place.agent, "server": server.name}
+
+
+def _kinds(error: BaseException | None) -> str:
+    """Return the classes of an error and of its causes: their texts hold what the server wrote, which no log does."""
+    kinds: list[str] = []
+    while error is not None and len(kinds) < _CAUSES_LIMIT:
+        kinds.append(type(error).__name__)
+        error = error.__cause__ or error.__context__
+    return ", ".join(kinds)
 
 
 def _check_pinned(pinned: Definition, now: Definitions) -> None:
