@@ -20,12 +20,18 @@ import httpx2
 from mcp.client._transport import ReadStream, TransportStreams
 from mcp.client.streamable_http import streamable_http_client
 
-from gateway.mcp_servers.traffic import MESSAGE_LIMIT_BYTES, Incoming, SentTooMuch, Traffic
+from gateway.mcp_servers.traffic import MESSAGE_LIMIT_BYTES, Incoming, SentTooMuch, Texts, Traffic
+from gateway.network.http_request import FIELDS_LIMIT, HINTS_LIMIT
 from gateway.support.printable_text import printable
 
 Connect = Callable[[], socket.socket]
 """Returns a connection to the door that the call under way may use."""
 _HEAD_LIMIT_BYTES = 64 * 1024
+# Decoded at once: what arrived together may be hundreds of pieces, or of header fields.
+_PIECE_BYTES = 4096
+# Of the heads of one answer, or of its trailers: header fields, and two more for the answer and each 1xx before it.
+_LINES_LIMIT = FIELDS_LIMIT + 2 * (HINTS_LIMIT + 1)
+_TOO_MANY_LINES = f"its answer has more than {_LINES_LIMIT} lines of header fields and informational heads (1xx)"
 _SAID_LIMIT_BYTES = 8 * 1024
 _SAID_CHARS = 500
 _CONNECTIONS = 8
@@ -92,16 +98,39 @@ class _DoorTransport(httpx2.AsyncBaseTransport):
             self._traffic.problem = str(error) or type(error).__name__
             raise httpx2.ConnectError(self._traffic.problem) from error
         stream = _Counted(answer, self._traffic)
-        if any(name.lower() == b"content-encoding" and value != b"identity" for name, value in answer.headers):
+        if problem := _unusable(answer):
             await stream.aclose()
-            self._traffic.problem = "it compressed its answer, unasked"
-            raise httpx2.ReadError(self._traffic.problem)
+            self._traffic.problem = problem
+            raise httpx2.ReadError(problem)
         if answer.status >= 400:
             stream.keep_beginning(answer.status)
-        return httpx2.Response(answer.status, headers=answer.headers, stream=stream, extensions=answer.extensions)
+            if not _content_type(answer).startswith(b"application/json"):  # the library reads no other error
+                await stream.aclose()
+                return httpx2.Response(answer.status, headers=_headers(answer), extensions=answer.extensions)
+        return httpx2.Response(answer.status, headers=_headers(answer), stream=stream, extensions=answer.extensions)
 
     async def aclose(self) -> None:
         await self._pool.aclose()
+
+
+def _unusable(answer: httpcore2.Response) -> str:
+    """Return what is wrong with the head of an answer, "" for nothing."""
+    if len(answer.headers) > FIELDS_LIMIT:
+        return f"its answer has more than {FIELDS_LIMIT} header fields"
+    if any(name.lower() == b"content-encoding" and value != b"identity" for name, value in answer.headers):
+        return "it compressed its answer, unasked"
+    return ""
+
+
+def _headers(answer: httpcore2.Response) -> list[tuple[bytes, bytes]]:
+    """Return the header fields of an answer, without an encoding: its texts are counted as UTF-8, and read as that."""
+    return [
+        (name, value.partition(b";")[0] if name.lower() == b"content-type" else value) for name, value in answer.headers
+    ]
+
+
+def _content_type(answer: httpcore2.Response) -> bytes:
+    return next((value.lower() for name, value in answer.headers if name.lower() == b"content-type"), b"")
 
 
 class _Counted(httpx2.AsyncByteStream):
@@ -110,50 +139,57 @@ class _Counted(httpx2.AsyncByteStream):
     def __init__(self, answer: httpcore2.Response, traffic: Traffic) -> None:
         self._answer = answer
         self._traffic = traffic
+        self._texts = Texts()
         self._status = 0
         self._beginning = b""
 
     def keep_beginning(self, status: int) -> None:
+        """Have `problem` say what the body does, once this is closed."""
         self._status = status
         self._traffic.problem = f"HTTP {status}"
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         try:
-            async for piece in self._answer.aiter_stream():
-                self._traffic.received(piece)
-                self._note(piece)
+            async for piece in self._pieces():
                 yield piece
         except SentTooMuch as error:
-            self._traffic.problem = str(error)
+            self._traffic.problem, self._status = str(error), 0
             raise httpx2.ReadError(str(error)) from error
         except (httpcore2.NetworkError, httpcore2.ProtocolError, httpcore2.TimeoutException) as error:
             raise httpx2.ReadError(str(error) or type(error).__name__) from error
+
+    async def _pieces(self) -> AsyncIterator[bytes]:
+        connection = self._answer.extensions.get("network_stream")
+        async for piece in self._answer.aiter_stream():
+            if isinstance(connection, _DoorStream):
+                connection.used()
+            self._traffic.received(piece, self._texts)
+            if self._status and (left := _SAID_LIMIT_BYTES - len(self._beginning)) > 0:
+                self._beginning += piece[:left]
+            yield piece
 
     async def aclose(self) -> None:
         if self._status and not self._beginning:  # an error whose reason was not read
             with suppress(Exception):
                 async with asyncio.timeout(1):
-                    async for piece in self._answer.aiter_stream():
-                        self._note(piece)
+                    async for _ in self._pieces():
                         if len(self._beginning) >= _SAID_LIMIT_BYTES:
                             break
         await self._answer.aclose()
-
-    def _note(self, piece: bytes) -> None:
-        if self._status:
-            self._beginning = (self._beginning + piece)[:_SAID_LIMIT_BYTES]
+        if self._status and self._beginning:
             self._traffic.problem = f"HTTP {self._status}: {_said(self._beginning)}"
+            self._status = 0
 
 
 def _said(body: bytes) -> str:
     """Return what an error says: the reason of the door's refusal, or the text."""
-    with suppress(ValueError):
+    with suppress(ValueError, RecursionError):
         said = json.loads(body)
         if isinstance(said, dict) and isinstance(said.get("reason"), str):
             rule, advice = said.get("rule"), said.get("how_to_allow")
             text = said["reason"] + (f" (rule {rule})" if rule else "") + (f"; {advice}" if advice else "")
-            return printable(text)[:_SAID_CHARS]
-    return printable(body.decode(errors="replace"))[:_SAID_CHARS].replace("\n", " ")
+            return printable(text, _SAID_CHARS)
+    return printable(body.decode(errors="replace"), _SAID_CHARS).replace("\n", " ")
 
 
 class _DoorBackend(httpcore2.AsyncNetworkBackend):
@@ -214,6 +250,11 @@ class _DoorStream(httpcore2.AsyncNetworkStream):
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+        self._lines = 0
+
+    def used(self) -> None:
+        """Count lines anew: what was read was a head, or a piece of a body."""
+        self._lines = 0
 
     async def _opened(self, **options: Any) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         if self._streams is None:
@@ -233,14 +274,19 @@ class _DoorStream(httpcore2.AsyncNetworkStream):
         return self
 
     async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+        if self._lines > _LINES_LIMIT:
+            raise httpcore2.RemoteProtocolError(_TOO_MANY_LINES)
+        await asyncio.sleep(0)  # much may have arrived at once: others have their turn between its pieces
         try:
             reader, _ = await self._opened()
             async with asyncio.timeout(timeout):
-                return await reader.read(max_bytes)
+                data = await reader.read(min(max_bytes, _PIECE_BYTES))
         except TimeoutError as error:
             raise httpcore2.ReadTimeout("the server is silent") from error
         except OSError as error:
             raise httpcore2.ReadError(str(error)) from error
+        self._lines += data.count(b"\n")
+        return data
 
     async def write(self, buffer: bytes, timeout: float | None = None) -> None:
         try:

@@ -17,7 +17,7 @@ from mcp.client._transport import TransportStreams
 from mcp.shared.message import SessionMessage
 from mcp_types import jsonrpc_message_adapter
 
-from gateway.mcp_servers.traffic import MESSAGE_LIMIT_BYTES, Incoming, SentTooMuch, Traffic
+from gateway.mcp_servers.traffic import MESSAGE_LIMIT_BYTES, Incoming, SentTooMuch, Texts, Traffic
 from gateway.support.printable_text import printable
 from gateway.tool_calls.thread_sandbox import ThreadSandbox
 from sandbox.errors import InputNotTaken, NotFound, SandboxError
@@ -63,7 +63,7 @@ class ServerProcess:
 
     async def lines(self, traffic: Traffic) -> AsyncIterator[bytes]:
         """Yield the lines of its output, while requests are under way. Raises SentTooMuch and SandboxError."""
-        offset, kept = 0, b""
+        offset, kept, texts = 0, b"", Texts()
         while True:
             read = partial(self.sandbox.read_process, self.id, offset=offset, wait_s=_WAIT_S)
             page = await traffic.while_wanted(read)
@@ -75,7 +75,7 @@ class ServerProcess:
                 await asyncio.sleep(_PAUSE_S)
                 continue
             offset += len(page.data)
-            traffic.received(page.data)
+            traffic.received(page.data, texts)
             *whole, last = page.data.split(b"\n")
             if whole:
                 yield kept + whole[0]
@@ -109,8 +109,6 @@ async def process_transport(process: ServerProcess, traffic: Traffic) -> AsyncGe
 
 async def _messages(process: ServerProcess, traffic: Traffic) -> AsyncIterator[Incoming]:
     async for line in process.lines(traffic):
-        if not line.strip():
-            continue
         try:
             yield SessionMessage(jsonrpc_message_adapter.validate_json(line, by_name=False))
         except ValueError as error:

@@ -13,6 +13,7 @@ from typing import Any
 
 from agent.messages import ToolResult
 from agent.tools.eviction import PRIVATE_DIRECTORY, file_name
+from gateway.support.heavy_work import Work, at_once
 from gateway.support.printable_text import printable
 from sandbox.errors import SandboxError
 from sandbox.protocols import FileSystem
@@ -67,16 +68,12 @@ class _Parts:
         self.texts.append(f"[{shown}, {len(data):,} bytes: {path}]")
 
 
-async def result_of(answer: Mapping[str, Any], call_id: str, files: FileSystem) -> ToolResult:
-    """Return the result of an answer, as JSON; what is not text is written to files of the thread."""
-    parts = _Parts(call_id)
-    content = answer.get("content")
-    for part in content if isinstance(content, Sequence) else ():
-        if isinstance(part, Mapping):
-            parts.add(part)
-    structured = answer.get("structuredContent")
-    if structured is not None and not parts.texts:
-        parts.texts.append(json.dumps(structured, ensure_ascii=False))
+async def result_of(answer: Mapping[str, Any], call_id: str, files: FileSystem, work: Work = at_once) -> ToolResult:
+    """Return the result of an answer, as JSON; what is not text is written to files of the thread.
+
+    `work` reads the answer, in a turn of the tenant: it may be megabytes, and have a hundred thousand values.
+    """
+    parts = await work(_parts_of, answer, call_id)
     for path, data in parts.files.items():
         try:
             await files.write(path, data)
@@ -88,6 +85,19 @@ async def result_of(answer: Mapping[str, Any], call_id: str, files: FileSystem) 
     return ToolResult(text.encode("utf-8", "replace"), outcome=outcome, is_error=is_error)
 
 
+def _parts_of(answer: Mapping[str, Any], call_id: str) -> _Parts:
+    parts = _Parts(call_id)
+    content = answer.get("content")
+    for part in content if isinstance(content, Sequence) else ():
+        if isinstance(part, Mapping):
+            parts.add(part)
+    structured = answer.get("structuredContent")
+    if structured is not None and not parts.texts:
+        parts.texts.append(json.dumps(structured, ensure_ascii=False))
+    return parts
+
+
 def _short(text: object) -> str:
-    shown = printable(text).replace("\n", " ")
-    return shown if len(shown) <= _SHOWN_CHARS else f"{shown[:_SHOWN_CHARS]}..."
+    plain = str(text)
+    shown = printable(plain, _SHOWN_CHARS).replace("\n", " ")
+    return shown if len(plain) <= _SHOWN_CHARS else f"{shown}..."

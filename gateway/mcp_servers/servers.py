@@ -45,6 +45,7 @@ _IDLE_S = 1800.0
 # More is read, and more tools are made, in turns of their tenant.
 _AT_ONCE_CHARS = 16 * 1024
 _TOOLS_A_TURN = 16
+_CAUSES_LIMIT = 8
 log = structlog.get_logger(__name__)
 
 
@@ -130,7 +131,7 @@ class McpServers:
             async with self._session(place, server, None) as (entry, session):
                 return await self._noticed(place, server, entry, session)
         except (Unusable, SandboxError, AirlockError) as error:
-            log.warning("an MCP server is not offered", **_whose(place, server), error=str(error))
+            log.warning("an MCP server is not offered", **_whose(place, server), error=_kinds(error))
             return str(error)
 
     def _tool(self, place: Place, server: Server, definition: Definition) -> Tool:
@@ -181,7 +182,7 @@ class McpServers:
                 except TimeoutError:
                     late = f"it did not answer within {timeout_s:g} s, and the call was cancelled"
                     raise Unusable(late) from None
-            return await result_of(answer, context.call_id, place.sandbox)
+            return await result_of(answer, context.call_id, place.sandbox, self._work(place))
         except (Unusable, SandboxError, AirlockError) as error:
             said = error.outside if isinstance(error, SandboxError) else str(error)
             return ToolResult.error(f"the MCP server {server.name}: {said}")
@@ -276,6 +277,15 @@ def _absent(name: str, why: str) -> Tool:
 
 def _whose(place: Place, server: Server) -> dict[str, str]:
     return {"tenant": place.tenant.name, "agent": place.agent, "server": server.name}
+
+
+def _kinds(error: BaseException | None) -> str:
+    """Return the classes of an error and of its causes: their texts hold what the server wrote, which no log does."""
+    kinds: list[str] = []
+    while error is not None and len(kinds) < _CAUSES_LIMIT:
+        kinds.append(type(error).__name__)
+        error = error.__cause__ or error.__context__
+    return ", ".join(kinds)
 
 
 def _check_pinned(pinned: Definition, now: Definitions) -> None:

@@ -9,6 +9,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, suppress
+from functools import partial
 from typing import Any
 
 import mcp_types as types
@@ -158,7 +159,7 @@ class Session:
             left -= 1
             if left >= 0:
                 of = f"/{total:g}" if total is not None else ""
-                on_progress(f"{progress:g}{of} {printable(message or '')[:_SAID_CHARS]}".strip())
+                on_progress(f"{progress:g}{of} {printable(message or '', _SAID_CHARS)}".strip())
 
         try:
             with self.traffic.request():
@@ -168,7 +169,7 @@ class Session:
             raise ServerFailed(f"it did not answer within {timeout_s:g} s, and the call was cancelled") from None
         except Exception as error:
             raise await self._failed(error) from error
-        return answer.model_dump(by_alias=True, mode="json", exclude_none=True)
+        return await self._work(partial(answer.model_dump, by_alias=True, mode="json", exclude_none=True))
 
     async def end(self) -> None:
         """End the session; what it was connected to stays as it is."""
@@ -244,4 +245,4 @@ def _said(error: BaseException) -> str:
         error = error.exceptions[0]
     if isinstance(error, ValidationError):
         return "it sent an answer that is not MCP"
-    return printable(str(error) or type(error).__name__)[:_SAID_CHARS]
+    return printable(str(error) or type(error).__name__, _SAID_CHARS)

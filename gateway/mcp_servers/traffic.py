@@ -6,23 +6,32 @@ If a server sends more, reading stops and its session ends. A session gets only 
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
+from itertools import islice
 from typing import Any, TypeVar
 
 import anyio
 from anyio.streams.memory import MemoryObjectSendStream
 from mcp.shared.message import SessionMessage
-from mcp_types import JSONRPCNotification, JSONRPCRequest
+from mcp_types import JSONRPCNotification, JSONRPCRequest, JSONRPCResponse
 
 from agent.cancellation import ended
 from sandbox.errors import SandboxError
 
 MESSAGE_LIMIT_BYTES = 8 * 1024 * 1024
 _BYTES = 16 * 1024 * 1024
-# The parser makes an object of each value, at once: what these marks may stand for takes some tenths of a second. Those
-# within texts count too, as far as they are not escaped.
-_MARKS, _COMMAS = 250_000, 500_000
+# Each passes through the HTTP library, or is a request to the sandbox's daemon, however short it is.
+_PIECES = 50_000
+# The parser makes an object of each value at once, which takes some hundredths of a second for so many.
+_PARTS_LIMIT = 100_000
+# A string that the end of a piece cuts goes on in the next one; the end of a line ends it, as in all that is JSON.
+_PARTS = re.compile(rb'"[^"\\\r\n]*+(?:\\[^\r\n][^"\\\r\n]*+)*+(?:"|(?P<cut>\\?\Z))?|[\[{,]')
+# What the library checks one by one: parts of content, tools, icons.
+_CHECKED_LIMIT = 3_000
+_CHECKED_DEPTH = 3
+_UNCHECKED = frozenset({"structuredContent", "_meta"})
 _MESSAGES = 10_000
 _REQUESTS = 100
 _HEEDED = frozenset({"notifications/progress", "notifications/tools/list_changed", "notifications/cancelled"})
@@ -36,6 +45,22 @@ class SentTooMuch(Exception):
     """A server sent more than it may; str() says what."""
 
 
+class Texts:
+    """The JSON texts of one answer, or of a program's output, which arrive in pieces."""
+
+    def __init__(self) -> None:
+        self._begun = b""  # of a string that goes on in the next piece
+
+    def parts(self, piece: bytes) -> int:
+        """Return the strings, commas, lists and objects that begin in a piece, as far as they may be read."""
+        count, cut = -bool(self._begun), None
+        for part in islice(_PARTS.finditer(self._begun + piece), _PARTS_LIMIT + 2):
+            count += 1
+            cut = part["cut"]
+        self._begun = b"" if cut is None else b'"' + cut
+        return count
+
+
 class Traffic:
     """Counts what one server sends."""
 
@@ -47,7 +72,7 @@ class Traffic:
         self._start_over()
 
     def _start_over(self) -> None:
-        self._bytes = self._marks = self._commas = self._messages = self._requests = 0
+        self._bytes = self._pieces = self._parts = self._messages = self._requests = 0
 
     @contextmanager
     def request(self) -> Iterator[None]:
@@ -77,15 +102,17 @@ class Traffic:
             finally:
                 await ended(reading, idle)
 
-    def received(self, data: bytes) -> None:
-        """Count what was received, before any of it is parsed. Raises SentTooMuch."""
+    def received(self, data: bytes, texts: Texts) -> None:
+        """Count a piece of texts that was received, before any of it is parsed. Raises SentTooMuch."""
+        self._pieces += 1
+        if self._pieces > _PIECES:
+            raise SentTooMuch(f"it sent more than {_PIECES:,} pieces for one call: more at a time are expected")
         self._bytes += len(data)
         if self._bytes > _BYTES:
             raise SentTooMuch(f"it sent more than {_BYTES // 2**20} MiB for one call")
-        self._marks += data.count(b'"') - data.count(b'\\"') + data.count(b"[") + data.count(b"{")
-        self._commas += data.count(b",")
-        if self._marks > _MARKS or self._commas > _COMMAS:
-            raise SentTooMuch("it sent more strings, lists or members than are read for one call")
+        self._parts += texts.parts(data)
+        if self._parts > _PARTS_LIMIT:
+            raise SentTooMuch(f"it sent more than {_PARTS_LIMIT:,} strings, commas, lists and objects for one call")
 
     async def pass_on(self, messages: AsyncIterator[Incoming], out: Out, at_end: str = "") -> None:
         """Hand on the messages that the session acts on, then close `out`; `problem` is `at_end`, or an error."""
@@ -99,11 +126,12 @@ class Traffic:
 
     async def _pass_on(self, messages: AsyncIterator[Incoming], out: Out) -> None:
         async for incoming in messages:
+            await asyncio.sleep(0)  # thousands may have arrived at once: others have their turn between them
             self._messages += 1
             if self._messages > _MESSAGES:
                 raise SentTooMuch(f"it sent more than {_MESSAGES:,} messages for one call")
             if isinstance(incoming, Exception):
-                continue  # no JSON-RPC message: a server that prints other text to its output, say
+                continue  # no JSON-RPC message: a server that prints other text, or empty lines, to its output, say
             message = incoming.message
             if isinstance(message, JSONRPCNotification) and message.method not in _HEEDED:
                 continue
@@ -111,4 +139,17 @@ class Traffic:
                 self._requests += 1
                 if self._requests > _REQUESTS:
                     raise SentTooMuch(f"it sent more than {_REQUESTS} requests of its own for one call")
+            if isinstance(message, JSONRPCResponse):
+                checked = {name: value for name, value in message.result.items() if name not in _UNCHECKED}
+                if _in_lists(checked, _CHECKED_DEPTH) > _CHECKED_LIMIT:
+                    raise SentTooMuch(f"its answer has more than {_CHECKED_LIMIT:,} parts: ask it for fewer at a time")
             await out.send(incoming)
+
+
+def _in_lists(value: object, depth: int) -> int:
+    """Return the number of members of a value's lists, down to a depth."""
+    members = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    count = len(members) if isinstance(value, list) else 0
+    if not depth or count > _CHECKED_LIMIT:
+        return count
+    return count + sum(_in_lists(member, depth - 1) for member in members)

@@ -34,7 +34,8 @@ _LIMIT_METHOD = 32
 _LIMIT_TARGET_BYTES = 8 * 1024
 FIELDS_LIMIT = 200
 """The most header fields of one message. 64 KiB have room for thousands, and each field costs time."""
-_LIMIT_HINTS = 20
+HINTS_LIMIT = 20
+"""The most informational answers (1xx) to one request."""
 _HOP = frozenset({b"connection", b"keep-alive", b"te", b"upgrade", b"http2-settings"})
 # What frames or routes a message: neither may Connection name it, nor a trailer carry it (RFC 9110, 6.5.1).
 _FRAMING = frozenset({b"content-length", b"transfer-encoding", b"host"})
@@ -116,8 +117,8 @@ def check_answer(origin: Origin, field_count: int, hints: int = 0) -> None:
     """Raise Refused for a head or trailers of a server with too many fields, or after too many hints (1xx)."""
     if field_count > FIELDS_LIMIT:
         raise refusal(502, "bad_gateway", f"the server's answer has more than {FIELDS_LIMIT} header fields", origin)
-    if hints > _LIMIT_HINTS:
-        raise refusal(502, "bad_gateway", f"the server sent more than {_LIMIT_HINTS} informational answers", origin)
+    if hints > HINTS_LIMIT:
+        raise refusal(502, "bad_gateway", f"the server sent more than {HINTS_LIMIT} informational answers", origin)
 
 
 def check_head(head: bytes) -> None:

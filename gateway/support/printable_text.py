@@ -8,9 +8,12 @@ _BLANK = str.maketrans("\t\n", "  ")
 _UNPRINTABLE = {"Cc", "Cf", "Cs", "Co", "Zl", "Zp"}
 
 
-def printable(text: object) -> str:
-    """Return text without control or hidden characters that can always be encoded; tabs and newlines stay."""
-    plain = str(text)
+def printable(text: object, limit: int | None = None) -> str:
+    """Return text without control or hidden characters that can always be encoded; tabs and newlines stay.
+
+    Only the first `limit` characters are looked at, since text that has to be changed costs time for each character.
+    """
+    plain = str(text)[:limit]
     if plain.translate(_BLANK).isprintable():
         return plain
     pictured = plain.replace("\r\n", "\n").translate(_PICTURES)

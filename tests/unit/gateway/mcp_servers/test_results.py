@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import base64
+import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gateway.mcp_servers.results import result_of
+from gateway.support import printable_text
 from sandbox.engines.local.local_fs import LocalFS
 
 
@@ -47,6 +51,17 @@ async def test_what_is_no_text_is_named(files: LocalFS, part: dict[str, Any], sa
     assert (await result_of({"content": [part]}, "c", files)).content.decode() == said
 
 
+async def test_of_a_long_name_no_more_is_looked_at_than_is_shown(
+    files: LocalFS, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[str] = []
+    monkeypatch.setattr(printable_text, "is_unprintable", lambda character: bool(seen.append(character)))
+    link = {"type": "resource_link", "name": "a", "uri": "\u200b" * 100_000}
+    said = (await result_of({"content": [link]}, "c", files)).content.decode()
+    assert said == "[a resource that the server has: a " + "\u200b" * 298 + "...]"
+    assert len(seen) == 300
+
+
 async def test_no_name_of_the_server_chooses_a_path(files: LocalFS, tmp_path: Path) -> None:
     part = {"type": "image", "mimeType": "../../etc/passwd", "data": "aGk="}
     said = (await result_of({"content": [part] * 40}, "../x", files)).content.decode()
@@ -54,3 +69,28 @@ async def test_no_name_of_the_server_chooses_a_path(files: LocalFS, tmp_path: Pa
     assert len(written) == 32
     assert all(path.suffix == ".bin" and path.parent.name == "mcp" for path in written)
     assert said.count("left out, it is more than the 32 files") == 8
+
+
+async def test_an_answer_is_read_in_a_turn_of_the_tenant(files: LocalFS, monkeypatch: pytest.MonkeyPatch) -> None:
+    in_turn, coded = False, []
+
+    async def work(function: Callable[..., Any], /, *args: Any) -> Any:
+        nonlocal in_turn
+        in_turn = True
+        try:
+            return function(*args)
+        finally:
+            in_turn = False
+
+    def noted(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **options: Any) -> Any:
+            coded.append((name, in_turn))
+            return function(*args, **options)
+
+        return call
+
+    monkeypatch.setattr(json, "dumps", noted("text", json.dumps))
+    monkeypatch.setattr(base64, "b64decode", noted("data", base64.b64decode))
+    await result_of({"content": [], "structuredContent": {"n": 1}}, "c", files, work)
+    await result_of({"content": [{"type": "image", "data": "aGk="}]}, "c", files, work)
+    assert coded == [("text", True), ("data", True)]

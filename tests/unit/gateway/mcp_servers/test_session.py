@@ -13,7 +13,8 @@ from mcp.shared.message import SessionMessage
 from mcp_types import JSONRPCRequest, jsonrpc_message_adapter
 
 from gateway.mcp_servers.session import ServerFailed, Session
-from gateway.mcp_servers.traffic import SentTooMuch, Traffic
+from gateway.mcp_servers.traffic import SentTooMuch, Texts, Traffic
+from gateway.support import printable_text
 from gateway.support.heavy_work import Work, at_once
 
 Send = Callable[[dict[str, Any]], Awaitable[None]]
@@ -24,11 +25,7 @@ NEWER = {"supportedVersions": ["2026-07-28"], "capabilities": {"tools": {}}, "tt
 
 
 def session(
-    answers: Answers,
-    *,
-    modern_first: bool = False,
-    seen: list[dict[str, Any]] | None = None,
-    work: Work = at_once,
+    answers: Answers, *, modern_first: bool = False, seen: list[dict[str, Any]] | None = None, work: Work = at_once
 ) -> Session:
     """Return a session with a server that `answers` each request by its method, params and id."""
 
@@ -170,6 +167,30 @@ async def test_what_a_server_does_wrong_is_an_error_of_the_call(answer: Answers,
         await one.end()
 
 
+async def test_long_texts_that_cannot_be_shown_cost_no_more_than_what_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+    said: list[str] = []
+    long = "a" * 100_000 + "\u200b"
+    monkeypatch.setattr(printable_text, "is_unprintable", lambda character: bool(seen.append(character)))
+
+    async def call(_: str, params: dict[str, Any], id_: Any, send: Send) -> None:
+        token = params["_meta"]["progressToken"]
+        progress = {"progressToken": token, "progress": 1, "message": f"\u200b{long}"}
+        await send({"method": "notifications/progress", "params": progress})
+        await send({"id": id_, "error": {"code": -32000, "message": f"\u200b{long}"}})
+
+    one = session(older(call))
+    await one.start(20)
+    try:
+        with pytest.raises(ServerFailed) as failed:
+            await one.call("echo", {}, timeout_s=20, on_progress=said.append)
+        assert len(str(failed.value)) == 1_000
+        assert [len(text) for text in said] == [1_002]
+        assert len(seen) == 2_000
+    finally:
+        await one.end()
+
+
 async def test_a_list_of_tools_without_end_is_refused() -> None:
     async def endless(method: str, params: dict[str, Any], id_: Any, send: Send) -> None:
         if method == "initialize":
@@ -226,8 +247,8 @@ async def test_a_list_is_read_in_turns_of_its_tenant_and_an_equal_one_is_not_rea
         assert len(one.definitions.tools) == 10
         assert len(turns) > 5
         read = one.definitions
-        turns.clear()
         await called(one)
+        turns.clear()
         await one.list_tools()
         assert (len(turns), one.definitions) == (1, read)
         tools.pop()
@@ -267,10 +288,87 @@ async def test_tools_that_could_not_be_listed_again_are_listed_by_the_next_call(
         await one.end()
 
 
+@pytest.mark.parametrize(
+    "result",
+    [
+        {"content": [{"type": "text", "text": "a"}] * 3_001},
+        {"content": [{"type": "resource_link", "name": "a", "uri": "x:b", "icons": [{"src": "x:c"}] * 3_000}]},
+    ],
+)
+async def test_an_answer_with_many_parts_that_are_checked_one_by_one_is_refused(result: dict[str, Any]) -> None:
+    async def call(_: str, __: dict[str, Any], id_: Any, send: Send) -> None:
+        await send({"id": id_, "result": result})
+
+    one = session(older(call))
+    await one.start(20)
+    try:
+        with pytest.raises(ServerFailed, match="more than 3,000 parts"):
+            await called(one, 60)
+    finally:
+        await one.end()
+
+
+async def test_an_answer_is_read_in_a_turn_of_the_tenant() -> None:
+    async def call(_: str, __: dict[str, Any], id_: Any, send: Send) -> None:
+        await send({"id": id_, "result": {"content": [], "structuredContent": {"rows": [[1]] * 5_000}}})
+
+    turns: list[object] = []
+
+    async def work(function: Callable[..., Any], /, *args: Any) -> Any:
+        turns.append(function)
+        return function(*args)
+
+    one = session(older(call), work=work)
+    await one.start(20)
+    turns.clear()
+    try:
+        assert (await called(one))["structuredContent"] == {"rows": [[1]] * 5_000}
+        assert len(turns) == 1
+    finally:
+        await one.end()
+
+
 def test_what_would_take_long_to_parse_is_refused_before_and_a_long_text_is_not() -> None:
     traffic = Traffic()
     with traffic.request():
-        traffic.received(b'"' + b'{\\"a\\": 1}' * 100_000 + b'"')
-    for heavy in (b"[]," * 400_000, b'"a":"b",' * 100_000, b"1," * 600_000):
+        traffic.received(b'"' + b'{\\"a\\": 1}' * 100_000 + b'"', Texts())
+        texts = Texts()
+        for piece in (b'"', b"1,2\\", b'",[', b"", *[b"[{1,2," * 10_000] * 20, b'"'):  # a table, as text
+            traffic.received(piece, texts)
+    for heavy in (b"[]," * 50_001, b'"a":"b",' * 33_334, b"1," * 100_001, b"{" * 100_001):
         with traffic.request(), pytest.raises(SentTooMuch):
-            traffic.received(heavy)
+            traffic.received(heavy, Texts())
+        with traffic.request(), pytest.raises(SentTooMuch):
+            texts = Texts()
+            for start in range(0, len(heavy), 1_000):
+                traffic.received(heavy[start : start + 1_000], texts)
+    with traffic.request():
+        traffic.received(b"1," * 100_000, Texts())
+
+
+@pytest.mark.parametrize(
+    "text, parts",
+    [
+        (b'{"a": ["b,c", "\\"[,", "\\\\", "\\u0022,"], "": {}}', 13),
+        (b': "\n[[[', 4),  # no string goes on after the end of its line
+        (b': "\r[[[', 4),
+        (b'"\\\n[[[', 4),
+        (b'"a\\\\" "b\\\\\\" " ,', 3),
+    ],
+)
+def test_parts_are_the_same_wherever_pieces_begin(text: bytes, parts: int) -> None:
+    assert Texts().parts(text) == parts
+    for middle in range(len(text)):
+        for end in range(middle, len(text)):
+            texts = Texts()
+            assert sum(map(texts.parts, (text[:middle], text[middle:end], text[end:]))) == parts
+
+
+def test_pieces_are_counted_however_short_they_are() -> None:
+    traffic, texts = Traffic(), Texts()
+    for _ in range(2):  # anew for the next call
+        with traffic.request():
+            for _ in range(50_000):
+                traffic.received(b"a", texts)
+            with pytest.raises(SentTooMuch, match="more than 50,000 pieces"):
+                traffic.received(b"a", texts)
