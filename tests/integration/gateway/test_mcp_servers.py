@@ -228,7 +228,7 @@ async def test_tools_are_listed_once_they_are_accepted(client: Client, thread: s
         ("flood", "for one call"),
         ("asks", "more than 100 requests of its own"),
         ("huge", "more than"),
-        ("many", "more strings, lists or members"),
+        ("many", "more than 100,000 strings, commas, lists and objects"),
         ("fails", "there is no configuration"),
         ("endless list", "its list of tools has no end"),
         ("changed", "is not what the operator accepted"),
