@@ -86,7 +86,7 @@ def hostile(id_):
         while True:
             send(id=f"q{time.monotonic_ns()}", method="ping")
     elif MODE == "deep":
-        sys.stdout.write("[" * 200_000 + "\n")
+        sys.stdout.write("[" * 50_000 + "\n")
         sys.stdout.flush()
     elif MODE == "wrong id":
         send(id=987654, result=text("not yours"))

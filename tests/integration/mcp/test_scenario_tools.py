@@ -21,6 +21,7 @@ from gateway.identity.principal import Principal
 from gateway.mcp.authorization import Authorization
 from gateway.mcp.face import McpFace
 from gateway.policy import Policy, PolicyDocument
+from gateway.support.heavy_work import Work, at_once
 from gateway.tenancy.tenants import Tenant
 from tests.integration.mcp.conftest import LEGACY, MODERN
 from tests.integration.mcp.node_programs import CONFORMANCE, environment, node_program
@@ -58,6 +59,9 @@ class _Tools:
 
     def client(self, _request: object) -> _Tools:
         return self
+
+    def work_for(self, _tenant: str, _size_bytes: int) -> Work:
+        return at_once
 
     async def list_tools(self) -> Sequence[Tool]:
         return [Tool(name, f"The tool {name}", schema) for name, schema in _TOOLS.items()]
