@@ -66,11 +66,11 @@ class RelayProcess:
 class LateAddress:
     """Satisfies Address: another one, which is known later."""
 
-    address: TlsAddress | None = field(default=None)
+    address: asyncio.Task[TlsAddress] | None = field(default=None)
 
     async def open(self) -> socket.socket:
         assert self.address is not None
-        return await self.address.open()
+        return await (await asyncio.shield(self.address)).open()
 
     def close(self) -> None: ...
 
@@ -91,9 +91,16 @@ class RelayedProcess(LocalProcess):
         identity = self._authority.sandbox_identity(NAME)
         self.relay = RelayProcess(self._daemon_socket, keys, self._authority, identity)
         self._left.callback(self.relay.end)
-        port = await asyncio.to_thread(self.relay.ready)
-        self._address.address = TlsAddress("127.0.0.1", port, NAME, self._authority.contexts)
+        # Without an await before the daemon is started, or one that is ended at once would start it afterwards.
+        self._address.address = asyncio.create_task(self._listens())
         await super().start()
+
+    async def _listens(self) -> TlsAddress:
+        try:
+            port = await asyncio.to_thread(self.relay.ready)
+        except AssertionError as error:
+            raise ConnectionError(f"the relay ended: {error}") from error
+        return TlsAddress("127.0.0.1", port, NAME, self._authority.contexts)
 
     def end(self) -> None:
         super().end()

@@ -240,7 +240,7 @@ async def test_a_process_with_an_old_cache_claims_no_pod_twice_and_removes_none_
     one, other = make_engine(), make_engine(clock=lambda: time.time() + 300)
     pooled = await one.pool.make_pooled(KIND)
     await other._parts.setup.prepare()
-    await other._parts.pods._list()
+    await other._parts.pods.refresh()
     place.cluster.disturb(*(replace(fault) for fault in faults))
     other._parts.pods._watching = asyncio.create_task(other._parts.pods._follow())
     twin = await known_to(other, pooled)

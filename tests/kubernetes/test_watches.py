@@ -160,6 +160,7 @@ def test_of_watches_that_are_left_no_connection_stays(cluster: Cluster, tmp_path
         await asyncio.wait(watches)
         await requests.close()
 
+    gc.collect()  # what tests before this one left
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         asyncio.run(left())
