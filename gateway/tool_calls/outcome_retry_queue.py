@@ -54,8 +54,8 @@ class UnrecordedCall:
     def words(self) -> str:
         if not self.executed:
             return (
-                f"the call {self.call_id} did not run, because the gateway could not record it in the database: "
-                f"{self.cause()}"
+                f"the call {self.call_id} did not run and changed nothing, because the gateway could not record it in "
+                f"the database: {self.cause()}"
             )
         if self.erased:
             return (

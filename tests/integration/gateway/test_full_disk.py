@@ -104,7 +104,7 @@ async def test_a_call_that_a_full_disk_keeps_from_being_recorded_does_not_execut
             await client.call_tool("execute", {"command": "echo one > one"})
             disk.fill()
             try:
-                with pytest.raises(Unavailable, match="was not executed and changed nothing") as raised:
+                with pytest.raises(Unavailable, match="did not run and changed nothing") as raised:
                     await client.call_tool("execute", {"command": "echo two > two"})
             finally:
                 disk.free()

@@ -183,7 +183,7 @@ async def test_records_that_come_late_keep_their_order_and_come_once(path: Path)
 async def test_what_cannot_be_recorded_does_not_execute_and_is_reported_later(path: Path) -> None:
     await path.call("true")
     standing = Standing()
-    with path.refusing(), pytest.raises(Unavailable, match="was not executed and changed nothing") as raised:
+    with path.refusing(), pytest.raises(Unavailable, match="did not run and changed nothing") as raised:
         await path.call("true", standing)
     assert (standing.executed, raised.value.details["outcome"]) == (0, "not_executed")
     await path.calls.late.written()
@@ -207,7 +207,7 @@ async def test_a_call_whose_beginning_may_have_been_written_is_not_left_executin
     standing, arguments = Standing(), json.dumps({"command": "true"})
     request = ToolRequest.of("r1", "th", "execute", arguments)
     new = NewCall("th", "execute", arguments, executor=standing, request=request)
-    with pytest.raises(Unavailable, match="was not executed"):
+    with pytest.raises(Unavailable, match="did not run"):
         await path.calls.call(ACME, new)
     assert standing.executed == 0
     assert await path.states() == ["finished"]

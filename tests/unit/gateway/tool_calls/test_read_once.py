@@ -126,7 +126,7 @@ async def test_a_result_that_cannot_be_recorded_is_withheld_and_recorded_later(d
     with pytest.raises(Unavailable, match="is withheld"):
         await gateway.read(reading)
     # While an outcome waits, the next one is refused before it reads: outcomes must not pile up.
-    with pytest.raises(Unavailable, match="was not executed"):
+    with pytest.raises(Unavailable, match="did not run"):
         await gateway.read(reading)
     assert reading.reads == 2
     gateway.store.full = False

@@ -357,7 +357,7 @@ async def test_a_request_that_could_not_be_written_down_executes_later_and_leave
     gateway = Gateway(database, sandbox)
     gateway.store.full = ("begin", "unexecuted")
     for _ in range(5):
-        with pytest.raises(Unavailable, match="was not executed") as raised:
+        with pytest.raises(Unavailable, match="did not run") as raised:
             await gateway.call()
         assert raised.value.details["outcome"] == "not_executed"
     assert (sandbox.ran, len(gateway.tool_calls.late)) == (0, 1)

@@ -54,7 +54,7 @@ class Place:
         """What address_of() takes."""
         if isinstance(self.process, RelayedProcess):
             assert self.process._address.address is not None
-            return [str(self.keys), str(self.process._address.address.port)]
+            return [str(self.keys), str(self.process._address.address.result().port)]
         return [str(self._sockets)]
 
     def channel(self) -> Channel:
