@@ -20,7 +20,8 @@ from tests.security.sandbox.hostile_guest import Guest
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 MIB = 1024 * 1024
-LIMITS = SandboxLimits(memory_bytes=256 * MIB, workspace_bytes=64 * MIB, pids=300)
+# A small workspace counts as full when other tests fill the disk and the crowds of these cannot be paused to count it.
+LIMITS = SandboxLimits(memory_bytes=256 * MIB, workspace_bytes=4096 * MIB, pids=300)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
