@@ -228,6 +228,7 @@ def test_patterns_that_take_long_to_compile_are_few(compiled: list[bytes]) -> No
 class _Text(str):
     """Counts how often it is shown."""
 
+    __slots__ = ()
     shown = 0
 
     def __repr__(self) -> str:

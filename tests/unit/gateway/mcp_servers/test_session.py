@@ -10,7 +10,7 @@ from typing import Any
 import anyio
 import pytest
 from mcp.shared.message import SessionMessage
-from mcp_types import JSONRPCRequest, jsonrpc_message_adapter
+from mcp_types import JSONRPCRequest, jsonrpc_message_adapter, methods
 
 from gateway.mcp_servers.session import ServerFailed, Session
 from gateway.mcp_servers.traffic import SentTooMuch, Texts, Traffic
@@ -293,6 +293,9 @@ async def test_tools_that_could_not_be_listed_again_are_listed_by_the_next_call(
     [
         {"content": [{"type": "text", "text": "a"}] * 3_001},
         {"content": [{"type": "resource_link", "name": "a", "uri": "x:b", "icons": [{"src": "x:c"}] * 3_000}]},
+        {"content": [{"type": "text", "text": "a", "annotations": {"audience": ["user"] * 3_001}}]},
+        {"resultType": "input_required", "inputRequests": {str(number): {} for number in range(4_000)}},
+        {"resultType": "input_required", "inputRequests": {"_meta": {"params": {"messages": [{}] * 3_001}}}},
     ],
 )
 async def test_an_answer_with_many_parts_that_are_checked_one_by_one_is_refused(result: dict[str, Any]) -> None:
@@ -306,6 +309,51 @@ async def test_an_answer_with_many_parts_that_are_checked_one_by_one_is_refused(
             await called(one, 60)
     finally:
         await one.end()
+
+
+async def test_free_forms_of_an_answer_may_have_many_parts() -> None:
+    many = {"type": "object", "properties": {f"p{number}": {"enum": [1, 2]} for number in range(1_000)}}
+    answer = {"content": [{"type": "text", "text": "a", "_meta": many}] * 900, "structuredContent": many}
+
+    async def call(_: str, __: dict[str, Any], id_: Any, send: Send) -> None:
+        await send({"id": id_, "result": answer})
+
+    one = session(older(call, [{**ECHO, "inputSchema": many, "outputSchema": many}]))
+    await one.start(20)
+    try:
+        assert list(one.definitions.tools) == ["echo"]
+        assert len((await called(one, 60))["content"]) == 900
+    finally:
+        await one.end()
+
+
+async def test_a_request_of_a_server_is_answered_without_a_look_at_what_it_asks_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen: list[dict[str, Any]] = []
+    asked: list[Any] = []
+    parse = methods.parse_server_request
+    monkeypatch.setattr(methods, "parse_server_request", lambda *given: asked.append(given) or parse(*given))
+    sampling = {"maxTokens": 1, "messages": [{"role": "user", "content": [{}] * 1_000}]}
+
+    async def call(_: str, __: dict[str, Any], id_: Any, send: Send) -> None:
+        await send({"id": "a", "method": "sampling/createMessage", "params": sampling})
+        await send({"id": "b", "method": "roots/list"})
+        await send({"id": "c", "method": "ping", "params": {"_meta": {"x": [1] * 1_000}}})
+        await send({"id": id_, "result": {"content": []}})
+
+    one = session(older(call), seen=seen)
+    await one.start(20)
+    try:
+        await called(one)
+        async with asyncio.timeout(20):
+            while len(answers := {one["id"]: one for one in seen if "method" not in one}) < 3:
+                await asyncio.sleep(0.01)
+    finally:
+        await one.end()
+    assert [answers[id_]["error"]["code"] for id_ in "ab"] == [-32601, -32601]
+    assert answers["c"]["result"] == {}
+    assert len(str(asked)) < 1_000
 
 
 async def test_an_answer_is_read_in_a_turn_of_the_tenant() -> None:
