@@ -321,11 +321,13 @@ def _known_id(process_id: str) -> str:
 
 def _own_id(process_id: str, *, writes: bool = False) -> str:
     """Return the id of a process that is none of the gateway's, whose input a policy has to judge: code, or calls."""
-    whose = f"id: {_known_id(process_id)!r} is of"
+    shown = f"id: {_known_id(process_id)!r}"
     if is_interpreter(process_id):
-        raise InvalidArgument(f"{whose} an interpreter of execute_python: run code by that tool, or remove the process")
+        said = "is of an interpreter of execute_python: run code by that tool, or remove the process"
+        raise InvalidArgument(f"{shown} {said}")
     if writes and is_program(process_id):
-        raise InvalidArgument(f"{whose} an MCP server: call its tools, or choose another id")
+        said = "ids like mcp-NAME-01234567 are reserved for MCP servers: call their tools, or choose another id"
+        raise InvalidArgument(f"{shown}: {said}")
     return process_id
 
 
