@@ -84,7 +84,8 @@ async def newer(method: str, params: dict[str, Any], id_: Any, send: Send) -> No
 
 
 async def called(one: Session, timeout_s: float = 5) -> dict[str, Any]:
-    return await one.call("echo", {}, timeout_s=timeout_s, on_progress=lambda _: None)
+    async with asyncio.timeout(timeout_s):
+        return await one.call("echo", {}, on_progress=lambda _: None)
 
 
 @pytest.mark.parametrize("modern_first", [True, False])
@@ -149,7 +150,6 @@ async def _asks(_: str, __: dict[str, Any], ___: Any, send: Send) -> None:
 @pytest.mark.parametrize(
     "answer, said",
     [
-        (_nothing, "did not answer within 1 s"),
         (_not_a_result, "an answer that is not MCP"),
         (_wants_input, "visit \u241b[31mhttps://evil.example"),
         (_flood, "more than 10,000 messages"),
@@ -161,7 +161,7 @@ async def test_what_a_server_does_wrong_is_an_error_of_the_call(answer: Answers,
     await one.start(20)
     try:
         with pytest.raises(ServerFailed) as failed:
-            await called(one, 1 if answer is _nothing else 60)
+            await called(one, 60)
         assert said in str(failed.value)
     finally:
         await one.end()
@@ -183,7 +183,7 @@ async def test_long_texts_that_cannot_be_shown_cost_no_more_than_what_is_shown(m
     await one.start(20)
     try:
         with pytest.raises(ServerFailed) as failed:
-            await one.call("echo", {}, timeout_s=20, on_progress=said.append)
+            await one.call("echo", {}, on_progress=said.append)
         assert len(str(failed.value)) == 1_000
         assert [len(text) for text in said] == [1_002]
         assert len(seen) == 2_000
