@@ -76,7 +76,8 @@ async def main(url: str) -> int:
     try:
         await session.start(20)
         for name, arguments in _calls(session.definitions):
-            print(name, await session.call(name, arguments, timeout_s=20, on_progress=print))
+            async with asyncio.timeout(20):
+                print(name, await session.call(name, arguments, on_progress=print))
     except ServerFailed as failed:
         print(failed, file=sys.stderr)
         return 1

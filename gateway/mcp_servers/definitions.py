@@ -87,7 +87,7 @@ class Definitions:
                 yield None
             name = str(tool.get("name", ""))
             try:
-                chars += len(str(tool.get("description"))) + len(str(tool.get("inputSchema")))
+                chars += len(name) + len(str(tool.get("description"))) + len(str(tool.get("inputSchema")))
                 if len(tools) == TOOLS_LIMIT or chars > _ALL_LIMIT_CHARS:  # each takes a while to check
                     limits = f"{TOOLS_LIMIT} tools, or {_ALL_LIMIT_CHARS:,} characters in all definitions"
                     raise ValueError(f"the server has more than {limits}")
@@ -96,7 +96,7 @@ class Definitions:
                     raise ValueError("another tool of the server has this name, or one that looks the same to a model")
             except ValueError as error:
                 if len(left_out) < TOOLS_LIMIT:
-                    left_out.append(f"{printable(name)[:100]}: {error}")
+                    left_out.append(f"{printable(name, 100)}: {error}")
                 continue
             sent.add(wire_name(f"_/{name}"))
             tools[name] = found

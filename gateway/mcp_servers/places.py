@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 
 _PROGRAM_ID = re.compile(r"mcp-[a-z0-9_-]{1,32}-[0-9a-f]{8}")
+RESERVED_IDS = "ids like mcp-NAME-01234567 are reserved for MCP servers"
 
 
 def program_id(server: str, digest: str) -> str:

@@ -63,7 +63,7 @@ class ServerProcess:
 
     async def lines(self, traffic: Traffic) -> AsyncIterator[bytes]:
         """Yield the lines of its output, while requests are under way. Raises SentTooMuch and SandboxError."""
-        offset, kept, texts = 0, b"", Texts()
+        offset, kept, texts = 0, bytearray(), Texts()
         while True:
             read = partial(self.sandbox.read_process, self.id, offset=offset, wait_s=_WAIT_S)
             page = await traffic.while_wanted(read)
@@ -78,10 +78,10 @@ class ServerProcess:
             traffic.received(page.data, texts)
             *whole, last = page.data.split(b"\n")
             if whole:
-                yield kept + whole[0]
+                yield bytes(kept + whole[0])
                 for line in whole[1:]:
                     yield line
-                kept = b""
+                kept.clear()
             kept += last
             if len(kept) > MESSAGE_LIMIT_BYTES:
                 raise SentTooMuch(f"a message has more than {MESSAGE_LIMIT_BYTES // 2**20} MiB")

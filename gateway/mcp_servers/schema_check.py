@@ -15,10 +15,10 @@ from itertools import islice
 from typing import Any
 
 from agent.capabilities.json_schema import ERROR_CHARS, MAX_ERRORS, short
-from gateway.policy.regexes import compile_regex
+from gateway.policy.regexes import compile_within
 
 # A step is about a microsecond.
-STEPS_LIMIT = 1_000_000
+STEPS_LIMIT = 300_000
 STEPS_AT_ONCE = 10_000
 """The most that is done on the event loop, and the most characters that are looked at there."""
 # These compare all members with each other, or walk the schema again for each of them.
@@ -27,7 +27,11 @@ _LEFT_TO_THE_SERVER = ("uniqueItems", "unevaluatedItems", "unevaluatedProperties
 _NAMES = ('"$id"', '"$anchor"', '"$dynamicAnchor"')
 # Their values are compared with, at any depth.
 _COMPARED = ("enum", "const", "dependentRequired")
-# Of the check in this thread: `steps` that are left, what an `id` costs, and `sizes` of what it compares with.
+# For one pattern: compiling takes some ten milliseconds at most.
+_PATTERN_MEMORY_BYTES = 1024 * 1024
+_PATTERNS_KEPT = 200
+# Of the check in this thread: `steps` that are left, what an `id` costs, `sizes` of what it compares with, and its
+# `patterns`.
 _LEFT = threading.local()
 
 
@@ -48,23 +52,23 @@ class SchemaCheck:
             return None
         try:
             return self._errors(value, STEPS_AT_ONCE)
-        except TooManySteps:
+        except (TooManySteps, RecursionError):  # a thread has a stack of its own
             return None
 
     def errors(self, value: Any) -> list[str]:
-        """Return the errors in a value, at most MAX_ERRORS. It may take up to a second."""
+        """Return the errors in a value, at most MAX_ERRORS. It may take some tenths of a second."""
         try:
             return self._errors(value, STEPS_LIMIT)
-        except TooManySteps as error:
+        except (TooManySteps, RecursionError) as error:
             return [_too_complex(error)]
 
     def _errors(self, value: Any, steps: int) -> list[str]:
-        _LEFT.steps, _LEFT.id, _LEFT.sizes = steps, 50 + len(self._schema) // 10, {}
+        _LEFT.steps, _LEFT.id, _LEFT.sizes, _LEFT.patterns = steps, 50 + len(self._schema) // 10, {}, {}
         try:
             found = list(islice(_validator(self._schema).iter_errors(value), MAX_ERRORS))
-        except TooManySteps:
+        except (TooManySteps, RecursionError):
             raise
-        except Exception as error:  # endless self-reference, a number too large to divide
+        except Exception as error:  # a number too large to divide
             return [_too_complex(error)]
         return [f"{short(one.json_path)}: {short(one.message)}" for one in found]
 
@@ -129,6 +133,8 @@ def _validator_class() -> Any:
         _take(5 + _size(schema) // 4)
         if isinstance(schema, dict) and "$schema" in schema:  # it would choose a class that has no budget
             changes["schema"] = {name: value for name, value in schema.items() if name != "$schema"}
+        if schema is False:  # the library would put the whole instance into an error, uncounted
+            changes["schema"] = {"not": {}}
         return evolve(validator, **changes)
 
     def counted_descend(validator: Any, instance: Any, schema: Any, *args: Any, **options: Any) -> Iterator[Any]:
@@ -152,6 +158,8 @@ def _counted(name: str, keyword: Any) -> Any:
             _take(size)
         elif name == "$ref":
             _take(20 + len(value) // 10)
+        elif name == "multipleOf":  # of fractions, where floats do not do
+            _take(30)
         for error in keyword(validator, value, instance, within) or ():
             _take(10 + len(error.message) // 100)
             error.message = short(error.message)
@@ -182,15 +190,33 @@ def _values(value: Any) -> int:
 
 def _matches(pattern: str, text: str) -> bool | None:
     """Return whether a pattern is found in a text; None for one that RE2 does not know, or that takes too long."""
-    try:
-        regex = compile_regex(pattern)
-    except ValueError:
+    _take(3)
+    regex = _compiled(pattern)
+    if regex is None:
         return None
-    steps = 3 + len(text) * regex.programsize // 150
+    steps = len(text) * regex.programsize // 150
     if steps > STEPS_LIMIT // 2:
         return None
     _take(steps)
     return regex.search(text.encode("utf-8", "surrogatepass")) is not None
+
+
+def _compiled(pattern: str) -> Any:
+    """Return what `_regex` does. The first time in a check it costs as much as if nothing had been kept."""
+    if pattern not in _LEFT.patterns:
+        _take(500 + 100 * len(pattern))
+        regex = _LEFT.patterns[pattern] = _regex(pattern)
+        _take(5_000 if regex is None else regex.programsize)
+    return _LEFT.patterns[pattern]
+
+
+@lru_cache(_PATTERNS_KEPT)
+def _regex(pattern: str) -> Any:
+    """Return a compiled pattern; None for one that RE2 does not know, or that needs much memory."""
+    try:
+        return compile_within(pattern, _PATTERN_MEMORY_BYTES)
+    except ValueError:
+        return None
 
 
 def _pattern(_validator: Any, pattern: Any, instance: Any, _schema: Any) -> Iterator[Any]:

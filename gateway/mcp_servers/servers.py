@@ -177,8 +177,7 @@ class McpServers:
                         await session.list_tools()
                         await self._noticed(place, server, entry, session)
                         _check_pinned(definition, session.definitions)
-                        name = definition.name
-                        answer = await session.call(name, arguments, timeout_s=timeout_s, on_progress=progressed)
+                        answer = await session.call(definition.name, arguments, on_progress=progressed)
                 except TimeoutError:
                     late = f"it did not answer within {timeout_s:g} s, and the call was cancelled"
                     raise Unusable(late) from None

@@ -145,10 +145,11 @@ class Session:
             pass
         self.definitions, self._list_digest = found, digest
 
-    async def call(
-        self, tool: str, arguments: Mapping[str, JsonValue], *, timeout_s: float, on_progress: OnProgress
-    ) -> dict[str, Any]:
-        """Return the answer of a tool as JSON; cancelling the await cancels the request. Raises ServerFailed."""
+    async def call(self, tool: str, arguments: Mapping[str, JsonValue], *, on_progress: OnProgress) -> dict[str, Any]:
+        """Return the answer of a tool as JSON, however long it takes. Raises ServerFailed.
+
+        Cancelling the await cancels the request.
+        """
         client = self._client
         if client is None or not self.alive:
             raise ServerFailed("its session is over")
@@ -163,10 +164,7 @@ class Session:
 
         try:
             with self.traffic.request():
-                async with asyncio.timeout(timeout_s):
-                    answer = await client.call_tool(tool, dict(arguments), progress_callback=progressed)
-        except TimeoutError:
-            raise ServerFailed(f"it did not answer within {timeout_s:g} s, and the call was cancelled") from None
+                answer = await client.call_tool(tool, dict(arguments), progress_callback=progressed)
         except Exception as error:
             raise await self._failed(error) from error
         return await self._work(partial(answer.model_dump, by_alias=True, mode="json", exclude_none=True))

@@ -15,10 +15,15 @@ _LIMIT_MEMORY_BYTES = 8 * 1024 * 1024
 @lru_cache(maxsize=4096)
 def compile_regex(text: str) -> Any:
     """Compile a pattern over bytes. Raises ValueError that says what is wrong and what is allowed."""
+    return compile_within(text, _LIMIT_MEMORY_BYTES)
+
+
+def compile_within(text: str, memory_bytes: int) -> Any:
+    """Compile a pattern as `compile_regex` does, for use with so much memory; nothing is kept."""
     if not text or len(text) > LIMIT_CHARS:
         raise ValueError(f"a pattern has between 1 and {LIMIT_CHARS} characters")
     options = re2.Options()
-    options.max_mem = _LIMIT_MEMORY_BYTES
+    options.max_mem = memory_bytes
     options.log_errors = False
     try:
         return re2.compile(text.encode(), options)

@@ -20,7 +20,7 @@ from agent.filesystem import OutputStream
 from airlock.v1 import process_service_pb2 as pb
 from gateway.audit.call_audit import process_entry
 from gateway.errors import AirlockError, Conflict, InvalidArgument, TooLarge
-from gateway.mcp_servers.places import is_program
+from gateway.mcp_servers.places import RESERVED_IDS, is_program
 from gateway.services.messages import ended_message, failure, in_time, process_message, queued
 from gateway.serving.edge import Authenticator, deadline_s, streaming, unary
 from gateway.serving.request_checks import check
@@ -321,11 +321,11 @@ def _known_id(process_id: str) -> str:
 
 def _own_id(process_id: str, *, writes: bool = False) -> str:
     """Return the id of a process that is none of the gateway's, whose input a policy has to judge: code, or calls."""
-    whose = f"id: {_known_id(process_id)!r} is of"
+    shown = f"id: {_known_id(process_id)!r}"
     if is_interpreter(process_id):
-        raise InvalidArgument(f"{whose} an interpreter of execute_python: run code by that tool, or remove the process")
+        raise InvalidArgument(f"{shown} is of execute_python: run code by that tool, or remove the process")
     if writes and is_program(process_id):
-        raise InvalidArgument(f"{whose} an MCP server: call its tools, or choose another id")
+        raise InvalidArgument(f"{shown}: {RESERVED_IDS}: call their tools, or choose another id")
     return process_id
 
 

@@ -39,7 +39,7 @@ Write = Callable[[], Awaitable[None]]
 class UnrecordedCall:
     """A call that could not be recorded. `said` is the database's error.
 
-    `erased`: its thread or its tenant was deleted, and nothing more is written.
+    `erased`: its thread or its tenant was deleted, or its thread restored, and nothing more is written.
     """
 
     call_id: str
@@ -59,8 +59,8 @@ class UnrecordedCall:
             )
         if self.erased:
             return (
-                f"the thread or the tenant of the call {self.call_id} was deleted while it ran, so its result is "
-                "withheld"
+                f"the thread or the tenant of the call {self.call_id} was deleted or restored while it ran, so its "
+                "result is withheld"
             )
         return (
             f"the call {self.call_id} ran, but its outcome could not be recorded, so its result is withheld. Its "

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+import re2
 
 from agent.messages import ToolCall, ToolResult
 from agent.tools.tool import JsonArguments, Tool, ToolContext
 from agent.tools.toolbox import Toolbox
 from gateway.mcp_servers.arguments import arguments_of
+from gateway.mcp_servers.schema_check import SchemaCheck
 from gateway.support.heavy_work import at_once
 
 SCHEMA = {
@@ -188,3 +191,96 @@ def test_a_member_of_an_enum_is_equal_as_json() -> None:
         assert prepared(schema, {"a": fits}).unfit is None
     for other in (True, "c", [0], 0, {}):
         assert "is not one of" in prepared(schema, {"a": other}).unfit.text()
+
+
+@pytest.fixture
+def compiled(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """The patterns that RE2 has compiled from now on."""
+    patterns: list[bytes] = []
+    compile_ = re2.compile
+
+    def counted(pattern: bytes, *given: Any) -> Any:
+        patterns.append(pattern)
+        return compile_(pattern, *given)
+
+    monkeypatch.setattr(re2, "compile", counted)
+    return patterns
+
+
+def test_a_pattern_is_compiled_once_even_if_re2_does_not_know_it(compiled: list[bytes]) -> None:
+    for pattern in ("once[a-z]", "(?=once)"):
+        check = SchemaCheck(json.dumps({"patternProperties": {pattern: False}, "additionalProperties": False}))
+        for _ in range(2):
+            check.errors(dict.fromkeys(map(str, range(100)), 1))
+    assert compiled == [b"once[a-z]", b"(?=once)"]
+
+
+def test_patterns_that_take_long_to_compile_are_few(compiled: list[bytes]) -> None:
+    for pattern in ("(\\pL{30}){30}", "\\pL{25}", "(?=%s)" % ("a" * 50)):
+        compiled.clear()
+        check = SchemaCheck(json.dumps({"patternProperties": {f"{pattern}{number}": True for number in range(900)}}))
+        assert check.errors_at_once({"a": 1}) is None
+        assert len(compiled) <= 2
+        assert "too complex" in check.errors({"a": 1})[0]
+        assert len(compiled) <= 60
+
+
+class _Text(str):
+    """Counts how often it is shown."""
+
+    __slots__ = ()
+    shown = 0
+
+    def __repr__(self) -> str:
+        _Text.shown += 1
+        return super().__repr__()
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [{"oneOf": [True] + [False] * 3_000}, {"allOf": [{"not": False}] * 3_000}, {"allOf": [{"if": False}] * 3_000}],
+)
+def test_what_nothing_fits_is_not_shown_again_and_again(schema: dict[str, Any]) -> None:
+    _Text.shown = 0
+    SchemaCheck(json.dumps(schema)).errors({"a": _Text("a" * 300_000)})
+    assert _Text.shown <= 200
+
+
+def test_nothing_fits_a_schema_that_is_false() -> None:
+    fits: dict[str, Any] = {"oneOf": [True, False], "anyOf": [False, True], "not": False, "if": False, "then": False}
+    assert SchemaCheck(json.dumps(fits)).errors_at_once({}) == []
+    for schema in ({"oneOf": [False]}, {"contains": False}, {"if": False, "else": False}):
+        assert len(SchemaCheck(json.dumps(schema)).errors_at_once([1]) or ()) == 1
+
+
+class _Number(float):
+    """Counts how often it is divided."""
+
+    divided = 0
+
+    def __truediv__(self, other: float) -> float:
+        _Number.divided += 1
+        return super().__truediv__(other)
+
+
+def test_divisions_that_take_long_are_few() -> None:
+    _Number.divided = 0
+    schema = {"items": {"multipleOf": 5e-324, "allOf": [{"multipleOf": 5e-324}] * 5}}
+    assert "too complex" in SchemaCheck(json.dumps(schema)).errors([_Number(1.7e308)] * 10_000)[0]
+    assert 0 < _Number.divided < 10_000
+
+
+def test_what_is_too_deep_for_the_stack_of_the_event_loop_is_checked_in_a_thread() -> None:
+    either = {"anyOf": [{"type": "string"}, {"allOf": [{"$ref": "#/$defs/tree"}]}]}
+    tree = {"type": "object", "additionalProperties": {"$ref": "#/$defs/either"}}
+    check = SchemaCheck(json.dumps({"$defs": {"either": either, "tree": tree}, "$ref": "#/$defs/tree"}))
+    value: Any = "a"
+    for _ in range(35):
+        value = {"a": value}
+
+    def errors(frames: int) -> list[str] | None:
+        return errors(frames - 1) if frames else check.errors_at_once(value)
+
+    assert errors(300) is None
+    with ThreadPoolExecutor() as threads:
+        assert threads.submit(check.errors, value).result() == []

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from gateway.mcp_servers.definitions import TOOLS_LIMIT, Definitions
+from gateway.support import printable_text
 
 
 def tool(name: str = "echo", **more: Any) -> dict[str, Any]:
@@ -99,3 +100,11 @@ def test_tools_past_the_limit_are_left_out_and_so_are_the_reasons() -> None:
     found = read(*(tool(f"t{number}") for number in range(1000)))
     assert len(found.tools) == TOOLS_LIMIT
     assert len(found.left_out) == TOOLS_LIMIT
+
+
+def test_long_names_cost_no_more_than_what_is_shown_and_end_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+    monkeypatch.setattr(printable_text, "is_unprintable", lambda character: bool(seen.append(character)))
+    steps = list(Definitions.reading([tool("\x85" * 5_000)] * 10))
+    assert len(steps) == 10
+    assert len(seen) == 1_000

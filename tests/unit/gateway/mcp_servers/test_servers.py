@@ -129,11 +129,12 @@ async def _changing(_: str, __: dict[str, Any], id_: Any, send: Send) -> None:
     await send({"id": id_, "result": {"content": [{"type": "text", "text": "done"}]}})
 
 
-async def test_a_call_waits_for_a_list_of_tools_no_longer_than_it_may_take(tmp_path: Path) -> None:
+@pytest.mark.parametrize("hanging", ["tools/list", "tools/call"])
+async def test_a_call_waits_for_a_server_no_longer_than_it_may_take(tmp_path: Path, hanging: str) -> None:
     hangs = asyncio.Event()
 
     async def answer(method: str, params: dict[str, Any], id_: Any, send: Send) -> None:
-        if method == "tools/list" and hangs.is_set():
+        if method == hanging and hangs.is_set():
             return
         await older(_changing)(method, params, id_, send)
 

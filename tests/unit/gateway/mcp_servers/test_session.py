@@ -10,7 +10,7 @@ from typing import Any
 import anyio
 import pytest
 from mcp.shared.message import SessionMessage
-from mcp_types import JSONRPCRequest, jsonrpc_message_adapter
+from mcp_types import JSONRPCRequest, jsonrpc_message_adapter, methods
 
 from gateway.mcp_servers.session import ServerFailed, Session
 from gateway.mcp_servers.traffic import SentTooMuch, Texts, Traffic
@@ -84,7 +84,8 @@ async def newer(method: str, params: dict[str, Any], id_: Any, send: Send) -> No
 
 
 async def called(one: Session, timeout_s: float = 5) -> dict[str, Any]:
-    return await one.call("echo", {}, timeout_s=timeout_s, on_progress=lambda _: None)
+    async with asyncio.timeout(timeout_s):
+        return await one.call("echo", {}, on_progress=lambda _: None)
 
 
 @pytest.mark.parametrize("modern_first", [True, False])
@@ -149,7 +150,6 @@ async def _asks(_: str, __: dict[str, Any], ___: Any, send: Send) -> None:
 @pytest.mark.parametrize(
     "answer, said",
     [
-        (_nothing, "did not answer within 1 s"),
         (_not_a_result, "an answer that is not MCP"),
         (_wants_input, "visit \u241b[31mhttps://evil.example"),
         (_flood, "more than 10,000 messages"),
@@ -161,7 +161,7 @@ async def test_what_a_server_does_wrong_is_an_error_of_the_call(answer: Answers,
     await one.start(20)
     try:
         with pytest.raises(ServerFailed) as failed:
-            await called(one, 1 if answer is _nothing else 60)
+            await called(one, 60)
         assert said in str(failed.value)
     finally:
         await one.end()
@@ -183,7 +183,7 @@ async def test_long_texts_that_cannot_be_shown_cost_no_more_than_what_is_shown(m
     await one.start(20)
     try:
         with pytest.raises(ServerFailed) as failed:
-            await one.call("echo", {}, timeout_s=20, on_progress=said.append)
+            await one.call("echo", {}, on_progress=said.append)
         assert len(str(failed.value)) == 1_000
         assert [len(text) for text in said] == [1_002]
         assert len(seen) == 2_000
@@ -293,6 +293,9 @@ async def test_tools_that_could_not_be_listed_again_are_listed_by_the_next_call(
     [
         {"content": [{"type": "text", "text": "a"}] * 3_001},
         {"content": [{"type": "resource_link", "name": "a", "uri": "x:b", "icons": [{"src": "x:c"}] * 3_000}]},
+        {"content": [{"type": "text", "text": "a", "annotations": {"audience": ["user"] * 3_001}}]},
+        {"resultType": "input_required", "inputRequests": {str(number): {} for number in range(4_000)}},
+        {"resultType": "input_required", "inputRequests": {"_meta": {"params": {"messages": [{}] * 3_001}}}},
     ],
 )
 async def test_an_answer_with_many_parts_that_are_checked_one_by_one_is_refused(result: dict[str, Any]) -> None:
@@ -306,6 +309,51 @@ async def test_an_answer_with_many_parts_that_are_checked_one_by_one_is_refused(
             await called(one, 60)
     finally:
         await one.end()
+
+
+async def test_free_forms_of_an_answer_may_have_many_parts() -> None:
+    many = {"type": "object", "properties": {f"p{number}": {"enum": [1, 2]} for number in range(1_000)}}
+    answer = {"content": [{"type": "text", "text": "a", "_meta": many}] * 900, "structuredContent": many}
+
+    async def call(_: str, __: dict[str, Any], id_: Any, send: Send) -> None:
+        await send({"id": id_, "result": answer})
+
+    one = session(older(call, [{**ECHO, "inputSchema": many, "outputSchema": many}]))
+    await one.start(20)
+    try:
+        assert list(one.definitions.tools) == ["echo"]
+        assert len((await called(one, 60))["content"]) == 900
+    finally:
+        await one.end()
+
+
+async def test_a_request_of_a_server_is_answered_without_a_look_at_what_it_asks_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen: list[dict[str, Any]] = []
+    asked: list[Any] = []
+    parse = methods.parse_server_request
+    monkeypatch.setattr(methods, "parse_server_request", lambda *given: asked.append(given) or parse(*given))
+    sampling = {"maxTokens": 1, "messages": [{"role": "user", "content": [{}] * 1_000}]}
+
+    async def call(_: str, __: dict[str, Any], id_: Any, send: Send) -> None:
+        await send({"id": "a", "method": "sampling/createMessage", "params": sampling})
+        await send({"id": "b", "method": "roots/list"})
+        await send({"id": "c", "method": "ping", "params": {"_meta": {"x": [1] * 1_000}}})
+        await send({"id": id_, "result": {"content": []}})
+
+    one = session(older(call), seen=seen)
+    await one.start(20)
+    try:
+        await called(one)
+        async with asyncio.timeout(20):
+            while len(answers := {one["id"]: one for one in seen if "method" not in one}) < 3:
+                await asyncio.sleep(0.01)
+    finally:
+        await one.end()
+    assert [answers[id_]["error"]["code"] for id_ in "ab"] == [-32601, -32601]
+    assert answers["c"]["result"] == {}
+    assert len(str(asked)) < 1_000
 
 
 async def test_an_answer_is_read_in_a_turn_of_the_tenant() -> None:

@@ -477,7 +477,9 @@ async def test_the_input_of_an_mcp_server_is_calls_of_its_tools_and_nothing_else
         client.write_process("t", server, b"", end=True),
         client.start_process(["cat"], thread="t", process_id=server, stdin=True),
     ):
-        with pytest.raises(InvalidArgument, match="of an MCP server: call its tools"):
+        with pytest.raises(
+            InvalidArgument, match=r"ids like mcp-NAME-01234567 are reserved for MCP servers: call their tools"
+        ):
             await refused
     assert sandbox.asked == []
     await client.signal_process("t", server, 15)

@@ -90,3 +90,8 @@ async def test_an_attempt_that_was_lost_is_queued_again(waiting: Waiting) -> Non
     await waiting.queue.written()
     waiting.add(["a-second", "a-third"], executed=False, once_for="r1")
     assert await waiting.all_written() == [*ids("a", UNEXECUTED_PLACES), "a-second"]
+
+
+def test_a_call_whose_record_is_gone_may_be_of_a_thread_that_was_restored() -> None:
+    said = UnrecordedCall("c", executed=True, erased=True).words()
+    assert "was deleted or restored while it ran, so its result is withheld" in said
