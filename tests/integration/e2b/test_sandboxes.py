@@ -125,7 +125,7 @@ def test_requests_that_are_repeated_at_once_create_one_sandbox(make_sandbox: Mak
 @pytest.mark.parametrize(
     "options, said",
     [
-        ({"template": "my-template"}, "template 'my-template' not found: the policy chooses the image"),
+        ({"template": "my-template"}, "template 'my-template' not found: use base or code-interpreter"),
         ({"mcp": {"server": {}}}, "mcp: name MCP servers in the configuration"),
         ({"network": {"allow_out": ["example.com"]}}, "network.allowOut: example.com: the policy lets no"),
         ({"network": {"rules": {"example.com": [{"transform": {"headers": {"a": "b"}}}]}}}, "network.rules: headers"),
