@@ -299,7 +299,7 @@ async def test_a_call_that_outlives_the_deletion_of_its_tenant_is_audited_and_it
     await sandboxes.asked.wait()
     erased = await erasure.tenant("t", False, "operator")
     sandboxes.may_be_made.set()
-    with pytest.raises(Unavailable, match="deleted while") as caught:
+    with pytest.raises(Unavailable, match="deleted or restored while") as caught:
         await calling
     assert caught.value.details["outcome"] == "withheld"
     assert await _audited(database, caught.value.details["call_id"]) == ["interrupted"]
